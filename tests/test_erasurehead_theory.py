@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -128,10 +128,9 @@ def test_lemmas_3_and_4(n: int, c: int, r: int) -> None:
 def test_lemma_5_bounds_lemma_2(code: tuple[int, int, int], data: st.DataObject) -> None:
     n, k, c = code
     r = data.draw(st.integers(0, k))
-    # With fewer workers than parts a reply stands for more parts: the exponent has ℓ/k = c/n.
-    assert theory.moments(n, k, c, r).p <= np.exp(-c * r / n) * (1 + 1e-12)
-    if k == n:
-        assert theory.missing_bound(n, c, r) == pytest.approx(np.exp(-c * r / n), rel=1e-15)
+    # With more workers than parts, r may be above n: the exponent has ℓ/k = c/n.
+    assert theory.moments(n, k, c, r).p <= theory.missing_bound(n, k, c, r) * (1 + 1e-12)
+    assert theory.missing_bound(n, k, c, r) == pytest.approx(np.exp(-c * r / n), rel=1e-15)
 
 
 @pytest.mark.parametrize("step", ["long", "short"])
@@ -153,28 +152,23 @@ def test_theorem_1_by_descents(step: Any) -> None:
         stated = theory.isotropic_gap(n, c, r, centres, t, gap, size)
         assert found == pytest.approx(stated, rel=0.03)
     on = theory.Objective(1.0, 1.0, sigma, gap)
-    one, two = theory.theorem_1(n, n, c, r, on, step), theory.theorem_2(n, c, r, on, step)
+    one, two = theory.theorem_1(n, n, c, r, on, step), theory.theorem_2(n, n, c, r, on, step)
     for t, found in enumerate(gaps):
         assert found <= one.after(t, gap) <= two.after(t, gap) * (1 + 1e-12)
 
 
-@given(
-    st.integers(1, 8), st.integers(2, 10), st.floats(0.05, 0.95), st.floats(0.01, 1), st.booleans()
-)
+@given(codes(), st.floats(0.05, 0.95), st.floats(0.01, 1), st.sampled_from(get_args(theory.Step)))
 def test_theorem_2_bounds_theorem_1(
-    c: int, blocks: int, delta: float, kappa: float, long: bool
+    code: tuple[int, int, int], delta: float, kappa: float, step: theory.Step
 ) -> None:
-    n, step = c * blocks, "long" if long else "short"
-    r = max(1, round(delta * n))
+    n, k, c = code
+    r = max(1, round(delta * k))
     on = theory.Objective(2.0, 2.0 * kappa, 3.0, 5.0)
     if c < n * np.log(2) / r:
         with pytest.raises(kofn.BadInput, match="Theorem 2 needs"):
-            theory.theorem_2(n, c, r, on, step)  # type: ignore[arg-type]
+            theory.theorem_2(n, k, c, r, on, step)
         return
-    one, two = (
-        theory.theorem_1(n, n, c, r, on, step),  # type: ignore[arg-type]
-        theory.theorem_2(n, c, r, on, step),  # type: ignore[arg-type]
-    )
+    one, two = theory.theorem_1(n, k, c, r, on, step), theory.theorem_2(n, k, c, r, on, step)
     for T in (0, 1, 5, 50):
         assert one.after(T, on.gap) <= two.after(T, on.gap) * (1 + 1e-12)
     assert theory.gradient_descent(on).rate <= one.rate
@@ -188,7 +182,7 @@ def test_theorem_3_is_iterations_times_seconds() -> None:
     assert found == pytest.approx([a * b for a, b in zip(steps, seconds, strict=True)])
     assert theory.noise_floor(30, 6, 0.8, on) < within
     # After as many iterations as are stated the bounds are at ε: Lemma 1 just so, Theorem 2 below.
-    exactly, two = theory.gradient_descent(on), theory.theorem_2(30, 6, 24, on)
+    exactly, two = theory.gradient_descent(on), theory.theorem_2(30, 30, 6, 24, on)
     assert on.gap * exactly.rate**steps.exact == pytest.approx(within)
     assert on.gap * two.rate**steps.approximate + two.floor <= within
     assert theory.theorem_3(30, 6, 0.8, on, 1e-3).approximate == np.inf
@@ -196,6 +190,8 @@ def test_theorem_3_is_iterations_times_seconds() -> None:
     assert two.iterations(on.gap, two.floor / 2) == np.inf
     with pytest.raises(kofn.BadInput, match="below the gap"):
         theory.iterations_to(6, 0.8, on, 20.0)
+    with pytest.raises(kofn.BadInput, match="Theorem 3 rests on Theorem 2"):
+        theory.theorem_3(30, 2, 0.3, on, within)
 
 
 def test_bad_input() -> None:

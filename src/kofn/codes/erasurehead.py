@@ -98,9 +98,9 @@ def second_moment_bound(n: int, k: int, c: int, r: int, norm: float, sigma: floa
     return (1 - q) * norm**2 + (q - p) * c * sigma**2 / n
 
 
-def missing_bound(n: int, c: int, r: int) -> float:
+def missing_bound(n: int, k: int, c: int, r: int) -> float:
     """Lemma 5: the chance p that a block is missing is at most exp(−cr/n)."""
-    _copies(n, n, c, r)
+    _copies(n, k, c, r)
     return exp(-c * r / n)
 
 
@@ -124,10 +124,10 @@ def theorem_1(n: int, k: int, c: int, r: int, on: Objective, step: Step = "short
     return Bound(1 - on.mu / on.beta, p * on.sigma**2 / (2 * (1 - p) * on.mu) + spread / (1 - p))
 
 
-def theorem_2(n: int, c: int, r: int, on: Objective, step: Step = "short") -> Bound:
-    """Theorem 2: the same without p and q, where c ≥ n ln(2) / r. Looser than Theorem 1."""
+def theorem_2(n: int, k: int, c: int, r: int, on: Objective, step: Step = "short") -> Bound:
+    """Theorem 2: the same without p and q, if c ≥ n ln(2) / r. Looser than Theorem 1."""
     one_of(step, "step", get_args(Step))
-    missing = missing_bound(n, c, r)
+    missing = missing_bound(n, k, c, r)
     if missing > 0.5:
         raise BadInput(
             f"Theorem 2 needs c >= n ln(2) / r, which is {n * log(2) / max(r, 1):.3g}; got c={c}. "
@@ -212,8 +212,14 @@ def noise_floor(n: int, c: int, delta: float, on: Objective) -> float:
 def iterations_to(c: int, delta: float, on: Objective, within: float) -> Times:
     """Iterations to ε = `within` by Theorem 3; the two exact methods need equally many.
 
-    Raises BadInput where ε ≥ Δ₀, where no iteration is needed.
+    Raises BadInput if ε ≥ Δ₀, because no iteration is needed then, and if cδ < ln 2: the count of
+    the approximate method is Theorem 2's, which needs as much.
     """
+    if exp(-c * delta) > 0.5:
+        raise BadInput(
+            f"Theorem 3 rests on Theorem 2, which needs c·δ >= ln(2), {log(2):.3g}; got c={c} and "
+            f"δ={delta:g}. Use more copies, or wait for more replies."
+        )
     number(within, "within, the gap that is wanted,", "> 0")
     if within >= on.gap:
         raise BadInput(f"within must be below the gap at the start, {on.gap:g}; got {within:g}.")
@@ -227,6 +233,7 @@ def theorem_3(n: int, c: int, delta: float, on: Objective, within: float) -> Tim
     """Theorem 3: mean seconds to ε = `within`, at most, at λ = 1/c; the exact one corrected.
 
     The approximate one is for short steps (see theorem_1) and ε ≥ ε₀, the `noise_floor`; else inf.
+    Raises BadInput where `iterations_to` does.
     """
     steps, seconds = iterations_to(c, delta, on, within), factors(n, c, delta)
     times = Times(*(a * b for a, b in zip(steps, seconds, strict=True)))

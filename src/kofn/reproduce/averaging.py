@@ -63,12 +63,16 @@ def _train(X: Any, y: Floats, seed: int) -> Trained:
     return Trained(W[:, 0], float(rates[best]), float(trade_offs[best]))
 
 
-def on_workers(cluster: Cluster, X: Any, y: Floats) -> list[Trained]:
-    """Let each worker train on rows of its own, as many as the others'."""
-    count = len(cluster.workers)
+def cut(X: Any, y: Floats, count: int) -> list[tuple[int, Any, Floats]]:
+    """The rows of each of so many workers, consecutive and equally many: number, X and y."""
     bounds = [X.shape[0] * i // count for i in range(count + 1)]
-    data = [(i, X[a:b], y[a:b]) for i, (a, b) in enumerate(pairwise(bounds))]
-    rows = cluster.parts(data, Uncoded()).sum(_row, count).value
+    return [(i, X[a:b], y[a:b]) for i, (a, b) in enumerate(pairwise(bounds))]
+
+
+def on_workers(cluster: Cluster, X: Any, y: Floats) -> list[Trained]:
+    """Let each worker train on rows of its own."""
+    count = len(cluster.workers)
+    rows = cluster.parts(cut(X, y, count), Uncoded()).sum(_row, count).value
     return [Trained(row[:-2], float(row[-2]), float(row[-1])) for row in rows]
 
 

@@ -127,7 +127,7 @@ def lemmas(on: Ridge, n: int, r: int, draws: int) -> dict[str, Any]:
             "lemma_3_mean_off_by": mean,
             "lemma_3": {"stated": stated, "monte_carlo": square, "ratio": square / stated},
             "lemma_4_bound": theory.second_moment_bound(n, n, c, r, float(norm), float(sigma)),
-            "lemma_5": {"p": p, "bound": theory.missing_bound(n, c, r)},
+            "lemma_5": {"p": p, "bound": theory.missing_bound(n, n, c, r)},
             "theorem_1_with_equality": _isotropic(rng, n, c, r, draws),
         }
     return rows
@@ -173,11 +173,10 @@ def descents(on: Ridge, n: int, c: int, r: int, sizes: Sizes, on_step: OnStep) -
         on_step(f"c={c}, {r} of {n}: {name}")
     about = theory.Objective(beta, mu, sigma, gap)
     kinds: tuple[theory.Step, ...] = ("long", "short")
-    bounds = {f"theorem_1_{kind}": theory.theorem_1(n, n, c, r, about, kind) for kind in kinds} | {
-        "lemma_1": theory.gradient_descent(about)
-    }
-    if c * r >= n * np.log(2):
-        bounds |= {f"theorem_2_{kind}": theory.theorem_2(n, c, r, about, kind) for kind in kinds}
+    bounds = {"lemma_1": theory.gradient_descent(about)}
+    for kind in kinds:
+        bounds[f"theorem_1_{kind}"] = theory.theorem_1(n, n, c, r, about, kind)
+        bounds[f"theorem_2_{kind}"] = theory.theorem_2(n, n, c, r, about, kind)
     steps = range(sizes.iterations + 1)
     drawn = {name: [bound.after(t, gap) for t in steps] for name, bound in bounds.items()}
     against = {"long": "theorem_1_long", "short": "theorem_1_short", "exact": "lemma_1"}

@@ -64,6 +64,8 @@ def on_paper(n: int) -> dict[str, float]:
         "one_by_one": n * copy,  # the master's link carries a copy for each worker
         "passed_on": costs.passed_on(hosts, BYTES),
         "replies": copy + LATENCY,  # together they are as long as the result, however many
+        # Of X.T @ z, or of a sum of gradients, each reply is as long as the result.
+        "gradients": n * copy + LATENCY,
         # Each worker receives all but its own rows, over a link that its host's workers share.
         "all_gather": copy * EACH * (1 - 1 / n) + LATENCY + n * FRAME,
         "ring": costs.ring(n, BYTES // n),
@@ -117,11 +119,12 @@ def master(n: int) -> float:
 def table(console: Console, result: dict[str, Any]) -> None:
     """Print the figures for a person."""
     columns = {"workers": "", "one by one": ".4g", "passed on": ".4g", "replies": ".4g"}
+    columns |= {"of gradients": ".4g"}
     columns |= {"master": ">", "all-gather": ".4g", "ring": ".4g"}
     rows = [
         (
             f"{int(n):,}",
-            *(1e3 * one[name] for name in ("one_by_one", "passed_on", "replies")),
+            *(1e3 * one[name] for name in ("one_by_one", "passed_on", "replies", "gradients")),
             f"{1e3 * one['master']:.3g}" if "master" in one else "–",
             *(1e3 * one[name] for name in ("all_gather", "ring")),
         )
@@ -130,6 +133,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
     title = f"ms of a round, {BYTES / 1e6:.0f} MB each way; links of {BANDWIDTH / 1e9:g} GB/s"
     print_table(console, title, columns, rows)
     text = """One by one, passed on: until all workers have the operand. Replies: into the master's
-        link. Master: CPU time of the real one, by the clock. All-gather, ring: the exchange of a
+        link, of X @ w; of gradients: of X.T @ z, or of a sum, in which each worker's reply is as
+        long as the result. Master: CPU time of the real one, by the clock. All-gather, ring: the exchange of a
         round of X.iterate, direct as kofn does it, and in a ring. The last line is on paper."""
     print_text(console, text)
