@@ -259,8 +259,8 @@ def measure(prices: Prices, settings: Settings, on_step: OnStep, kept: Kept) -> 
         "linear_means": (
             f"{len(prices.y):,} rows for training and {len(prices.y_test):,} for testing, where "
             "the paper has 10,000 of each; loss: mean over all training rows of half the squared "
-            "error, plus half of 0.001 times the squared weights; test error: mean squared error, in (million USD)^2; "
-            "ignore_P: ignoring with penalty P instead of 0.001"
+            "error, plus half of 0.001 times the squared weights; test error: mean squared error, "
+            "in (million USD)^2; ignore_P: ignoring with penalty P instead of 0.001"
         ),
     }
 

@@ -134,6 +134,7 @@ def table(console: Console, result: dict[str, Any]) -> None:
     print_table(console, title, columns, rows)
     text = """One by one, passed on: until all workers have the operand. Replies: into the master's
         link, of X @ w; of gradients: of X.T @ z, or of a sum, in which each worker's reply is as
-        long as the result. Master: CPU time of the real one, by the clock. All-gather, ring: the exchange of a
-        round of X.iterate, direct as kofn does it, and in a ring. The last line is on paper."""
+        long as the result. Master: CPU time of the real one, by the clock. All-gather, ring: the
+        exchange of a round of X.iterate, direct as kofn does it, and in a ring. The last line is
+        on paper."""
     print_text(console, text)
