@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,8 +32,9 @@ from kofn.peers import Address, Node
 from kofn.peers.blobs import PIECE, Blobs
 from kofn.peers.place import in_order, own_addresses
 from kofn.peers.relay import LARGE, Ticket, Unreached, fetch, lay
-from kofn.rounds import Late
+from kofn.rounds import Late, RoundDriver
 from kofn.rounds.mesh import AskRound
+from kofn.rounds.relayed import Relaying
 from kofn.testing import _bodies as bodies
 from kofn.testing.engines import EngineProbe
 
@@ -449,8 +450,30 @@ def test_everybody_is_reached(machines: list[int], busy: set[int]) -> None:
 def test_what_does_not_come_is_said() -> None:
     with nodes(1) as (node,):
         ticket = Ticket("operand-1", "<f8", (10,), "C", 80, ())
-        with pytest.raises(Unreached):
-            list(fetch(node, ticket))
+        assert list(fetch(node, ticket))[-1] == Unreached("operand-1")
+
+
+def test_a_users_error_of_that_name_is_his_own() -> None:
+    """Workers' threads pass the operand on, in this process. His function runs once a part."""
+
+    class Unreached(Exception): ...
+
+    def fn(part: int, x: Floats) -> Floats:
+        if x[0]:
+            calls.append(part)
+            raise Unreached("mine")
+        return x[:1]
+
+    calls: list[int] = []
+    driver = RoundDriver(Relaying(VirtualEngine(4)), 0.0, 300.0, float("inf"))
+    with kofn.Cluster(driver) as cluster:
+        parts = cluster.parts([0, 1, 2, 3], kofn.FractionalRepetition(c=1))
+        for first in (0.0, 1.0):  # the first operand is sent by the engine
+            x = np.full(LARGE // 8, first)
+            with pytest.raises(kofn.WorkerError, match="mine") if first else nullcontext():
+                parts.sum(fn, x)
+    assert calls
+    assert len(calls) == len(set(calls))
 
 
 # The same master and the same workers' code in simulated time: losses at any piece of work.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Body, Piece
+from ..model import Body, Last, Piece
 from .kept import Kept
 from .node import Node
 from .place import Address, machine_name
@@ -31,8 +31,13 @@ KEPT = 3  # operands that a worker keeps
 FIRST = "operand-"  # of the names of the blobs
 
 
-class Unreached(Exception):
-    """An operand did not come from any of those that were to pass it on."""
+class Unreached(NamedTuple):
+    """The reply where an operand came from none of those that were to pass it on.
+
+    A type of its own, and no exception: nothing that a body raises or returns is taken for it.
+    """
+
+    name: str
 
 
 class Ticket(NamedTuple):
@@ -72,6 +77,8 @@ class Relayed:
         coming = fetch(node, Ticket(*ticket))
         limit = node.now() + BLOCK
         for value in coming:
+            if type(value) is Unreached:
+                return (Last(None, value),)
             if value is not None:
                 return self.body(kept, value, *args)
             if node.now() >= limit:
@@ -82,14 +89,17 @@ class Relayed:
         self, kept: Mapping[str, Any], coming: Iterator[Any], args: tuple[Any, ...]
     ) -> Iterator[Piece]:
         for value in coming:
+            if type(value) is Unreached:
+                yield Last(None, value)
+                return
             if value is not None:
                 yield from self.body(kept, value, *args)
                 return
             yield Piece(None, None)
 
 
-def fetch(node: Node, ticket: Ticket) -> Iterator[NDArray[Any] | None]:
-    """Yield None while an operand comes, and then it; raise Unreached where it does not."""
+def fetch(node: Node, ticket: Ticket) -> Iterator[NDArray[Any] | Unreached | None]:
+    """Yield None while an operand comes, and then it, or Unreached."""
     sources = [Address(*source) for source in ticket.sources]
     for old in [name for name in node.blobs() if name.startswith(FIRST)][:-KEPT]:
         node.withdraw(old)
@@ -104,7 +114,8 @@ def fetch(node: Node, ticket: Ticket) -> Iterator[NDArray[Any] | None]:
             had, since = have, node.now()
         elif node.now() >= since + SILENT:
             if not sources:
-                raise Unreached(ticket.name)
+                yield Unreached(ticket.name)
+                return
             node.fetch(ticket.name, ticket.size, sources.pop(0))
             since = node.now()
         node.wait(0.05)

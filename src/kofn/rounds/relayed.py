@@ -13,7 +13,17 @@ from ..engines.base import Engine, Wrapped
 from ..model import Build, Dropped, Event, Failed, Lost, Reply, Stored, Task
 from ..peers import Address, Node
 from ..peers.blobs import PIECE
-from ..peers.relay import FEWEST, FIRST, LARGE, Relayed, Ticket, hello, lay, open_node
+from ..peers.relay import (
+    FEWEST,
+    FIRST,
+    LARGE,
+    Relayed,
+    Ticket,
+    Unreached,
+    hello,
+    lay,
+    open_node,
+)
 
 BODIES = 256  # remembered; beyond, all are forgotten and sent again as needed
 
@@ -75,7 +85,7 @@ class Relaying(Wrapped):
         limit = self.engine.now() + timeout
         while True:
             came = self.engine.events(timeout)
-            events = [event for event in came if not self._took(event)]
+            events = [event for one in came if (event := self._left(one)) is not None]
             if events or not came or (timeout := limit - self.engine.now()) <= 0:
                 return events
 
@@ -116,32 +126,33 @@ class Relaying(Wrapped):
             self._sent = True
         self.engine.submit(task)
 
-    def _took(self, event: Event) -> bool:
-        """Take in what concerns operands; whether it is nobody else's business."""
+    def _left(self, event: Event) -> Event | None:
+        """Take in what concerns operands; return what is left of it for others."""
         if isinstance(event, Reply | Failed | Dropped) and event.task is not None:
             worker = self._asked.pop(event.task, None)
             if worker is not None:
                 if isinstance(event, Reply):
                     self._met[worker] = Address(*event.value)
-                return True
+                return None
             if isinstance(event, Reply) and not event.last:
-                return False
+                return event
             task = self._open.pop(event.task, None)
-            unreached = isinstance(event, Failed) and event.error.startswith("Unreached(")
-            if task is not None and unreached:
-                self._tickets.pop(task.worker, None)
-                self._by_engine(task)
-                return True
+            if isinstance(event, Reply) and type(event.value) is Unreached:
+                if task is not None:
+                    self._tickets.pop(task.worker, None)
+                    self._by_engine(task)
+                    return None
+                event = Dropped(event.time, event.worker, event.round, event.task)
             owed = self._owed.get(event.worker, 0) - 1
             if owed > 0:
                 self._owed[event.worker] = owed
             else:
                 self._owed.pop(event.worker, None)
         elif isinstance(event, Stored | Failed):
-            return event.key == self._key
+            return None if event.key == self._key else event
         elif isinstance(event, Lost):
             self._met.pop(event.worker, None)
             self._owed.pop(event.worker, None)
             self._tickets.pop(event.worker, None)
             self._asked = {task: w for task, w in self._asked.items() if w != event.worker}
-        return False
+        return event
