@@ -32,7 +32,7 @@ from sklearn.datasets import make_classification, make_regression
 import kofn
 from kofn import checkpoint, files
 from kofn.engines._processes import Process
-from kofn.learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
+from kofn.learn import CodedMLPClassifier, LinearSVC, LogisticRegression, Ridge
 
 SAME = 1e-12  # relative to the largest coefficient
 PIECE = 512  # bytes of a checkpoint that are written at a time
@@ -48,7 +48,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "logistic-newton": lambda: LogisticRegression(solver="newton-cg", tol=1e-8),
     "logistic-sums": lambda: LogisticRegression(solver="coded-gradient", tol=1e-6),
     "svm": lambda: LinearSVC(tol=1e-6),
-    "mlp": lambda: MLPClassifier((10,), max_epochs=6, batch_size=500, random_state=0),
+    "mlp": lambda: CodedMLPClassifier((10,), max_epochs=6, batch_size=500, random_state=0),
 }
 
 

@@ -26,7 +26,7 @@ from kofn.cli import show, tables
 from kofn.codes.mds import MDSCode
 from kofn.delays import SpotTrace, read_membership, read_spot_trace, read_timings
 from kofn.engines.virtual import VirtualEngine
-from kofn.learn import LinearSVC, MLPClassifier, Ridge, load, save
+from kofn.learn import CodedMLPClassifier, LinearSVC, Ridge, load, save
 from kofn.report import perfetto, read_log
 from kofn.report.logs import LogReader
 from kofn.testing import Faults
@@ -432,7 +432,7 @@ def model(estimator: Any, y: Any) -> Kind:
     return Kind(partial(make_model, model=estimator, y=y), scores, equal, reseal_saved, no_object)
 
 
-NET = MLPClassifier((4, 3), max_epochs=1, random_state=0, cluster="virtual")
+NET = CodedMLPClassifier((4, 3), max_epochs=1, random_state=0, cluster="virtual")
 KINDS: dict[str, Kind] = {
     "store": stored(make_store),
     "manifest": stored(make_store, "store/manifest.json"),

@@ -35,7 +35,7 @@ from kofn.cli.app import app
 from kofn.cli.fit import Fit, run
 from kofn.codes import MDSCode
 from kofn.errors import BadCheckpoint, BadFile, BadInput, CannotWrite, CheckpointWarning
-from kofn.learn import KernelRidge, LinearSVC, LogisticRegression, MLPClassifier, Ridge
+from kofn.learn import CodedMLPClassifier, KernelRidge, LinearSVC, LogisticRegression, Ridge
 from kofn.learn.coded import CodedGradient
 
 pytestmark = pytest.mark.slow  # together they take seconds
@@ -377,17 +377,21 @@ FITS: dict[str, tuple[Any, Any, Any]] = {
         *(XR, YR[:, 0]),
     ),
     "kernel": (KernelRidge(**V), XR, YR),
-    "network": (MLPClassifier((5,), max_epochs=5, random_state=0, **V), X, Y),
-    "network, plain": (MLPClassifier((5,), max_epochs=5, random_state=0, momentum=0.0, **V), X, Y),
+    "network": (CodedMLPClassifier((5,), max_epochs=5, random_state=0, **V), X, Y),
+    "network, plain": (
+        CodedMLPClassifier((5,), max_epochs=5, random_state=0, momentum=0.0, **V),
+        X,
+        Y,
+    ),
     "network, grid": (
-        MLPClassifier((5,), max_epochs=5, random_state=0, partition="grid", cluster="virtual"),
+        CodedMLPClassifier((5,), max_epochs=5, random_state=0, partition="grid", cluster="virtual"),
         *(X, Y),
     ),
 }
 
 
 def coefficients(model: Any) -> Any:
-    if isinstance(model, MLPClassifier):
+    if isinstance(model, CodedMLPClassifier):
         return np.concatenate([np.ravel(each) for each in [*model.coefs_, *model.intercepts_]])
     if isinstance(model, KernelRidge):
         return model.dual_coef_
@@ -425,7 +429,7 @@ def test_a_fit_goes_on_as_if_nothing_had_happened(tmp_path: Path, case: str, whe
     assert again.n_iter_ == calm.n_iter_
     exact = coefficients(calm)
     # Virtual workers are all alike, so products round alike; weights that are read back do not.
-    apart = 1e-12 if isinstance(model, MLPClassifier) else 0.0
+    apart = 1e-12 if isinstance(model, CodedMLPClassifier) else 0.0
     np.testing.assert_allclose(coefficients(again), exact, rtol=0, atol=apart * np.abs(exact).max())
 
 

@@ -20,7 +20,7 @@ from kofn.cli.fit import Fit, run
 from kofn.delays import read_spot_trace
 from kofn.engines.virtual import VirtualEngine
 from kofn.files import check_file
-from kofn.learn import LinearSVC, MLPClassifier, load
+from kofn.learn import CodedMLPClassifier, LinearSVC, load
 from kofn.market import Market
 
 X, Y = make_classification(300, 8, n_informative=5, random_state=0)
@@ -109,7 +109,7 @@ def test_a_network_is_trained_through_a_trace(tmp_path: Path, trace: Path) -> No
     )
     result = run(job, quiet=True)
     net = load(out)
-    calm = MLPClassifier((12, 6), max_epochs=4, random_state=0, cluster="virtual").fit(X, Y)
+    calm = CodedMLPClassifier((12, 6), max_epochs=4, random_state=0, cluster="virtual").fit(X, Y)
     for mine, expected in zip(net.coefs_, calm.coefs_, strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-8, atol=1e-10)
     assert result["iterations"] == len(result["losses"]) == len(result["live"]) == 4

@@ -17,11 +17,11 @@ import kofn
 from kofn.learn import (
     PCA,
     CodedEnsemble,
+    CodedMLPClassifier,
     KernelRidge,
     LinearRegression,
     LinearSVC,
     LogisticRegression,
-    MLPClassifier,
     Ridge,
     TruncatedSVD,
 )
@@ -53,7 +53,7 @@ Estimator = pytest.mark.parametrize(
         LinearSVC(tol=1e-3),
         LogisticRegression(solver="coded-gradient", tol=1e-3),
         KernelRidge(),
-        MLPClassifier((4,), max_epochs=1, random_state=0, k=2),
+        CodedMLPClassifier((4,), max_epochs=1, random_state=0, k=2),
     ],
     ids=lambda model: f"{type(model).__name__}",
 )
@@ -159,7 +159,7 @@ def test_dask_collections_are_refused_wherever_data_enter(kind: str) -> None:
             lambda: ridge.fit(EXACT, Y, lazy),
             lambda: ridge.predict(lazy),
             lambda: KernelRidge(cluster=cluster).fit(lazy, Y),
-            lambda: MLPClassifier((3,), cluster=cluster).partial_fit(lazy, Y),
+            lambda: CodedMLPClassifier((3,), cluster=cluster).partial_fit(lazy, Y),
             lambda: PCA(2, cluster=cluster).fit(EXACT).transform(lazy),
             lambda: CodedEnsemble(forest, cluster=cluster).fit(lazy, Y),
             lambda: CodedEnsemble(forest, cluster=cluster).predict(lazy),

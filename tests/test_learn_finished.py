@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import kofn
-from kofn.learn import LinearSVC, LogisticRegression, MLPClassifier, load, save
+from kofn.learn import CodedMLPClassifier, LinearSVC, LogisticRegression, load, save
 
 X, Y = make_classification(200, 8, weights=[0.8], flip_y=0.1, random_state=0)
 XM, YM = load_iris(return_X_y=True)
@@ -103,8 +103,8 @@ def test_settings_are_saved_with_the_model(tmp_path: Path) -> None:
     assert again.fit(X, Y).n_iter_ <= 1
 
 
-def network(**options: Any) -> MLPClassifier:
-    return MLPClassifier((6,), cluster="virtual", random_state=0, batch_size=40, **options)
+def network(**options: Any) -> CodedMLPClassifier:
+    return CodedMLPClassifier((6,), cluster="virtual", random_state=0, batch_size=40, **options)
 
 
 def test_partial_fits_of_the_same_rows_are_one_fit() -> None:

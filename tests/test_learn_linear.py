@@ -21,11 +21,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kofn
 from kofn.learn import (
+    CodedMLPClassifier,
     KernelRidge,
     LinearRegression,
     LinearSVC,
     LogisticRegression,
-    MLPClassifier,
     Ridge,
 )
 
@@ -321,9 +321,9 @@ BAD: list[tuple[Any, dict[str, Any]]] = [
     (KernelRidge, {"coef0": None, "kernel": "polynomial"}),
     (KernelRidge, {"tol": "a"}),
     (KernelRidge, {"max_iter": 0}),
-    (MLPClassifier, {"learning_rate": "a"}),
-    (MLPClassifier, {"momentum": [0.5]}),
-    *((model, {"callback": 3}) for model in (Ridge, LinearSVC, KernelRidge, MLPClassifier)),
+    (CodedMLPClassifier, {"learning_rate": "a"}),
+    (CodedMLPClassifier, {"momentum": [0.5]}),
+    *((model, {"callback": 3}) for model in (Ridge, LinearSVC, KernelRidge, CodedMLPClassifier)),
 ]
 
 

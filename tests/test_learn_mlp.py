@@ -20,7 +20,7 @@ import kofn
 from kofn.codes import error_bound
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.learn import MLPClassifier
+from kofn.learn import CodedMLPClassifier
 from kofn.reproduce.datasets import read_mnist
 from kofn.rounds import RoundDriver
 from kofn.testing import Faults
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Epoch = tuple[list[Floats], list[Floats], float]  # weights (in, out), biases, mean loss
 
 
-def plain_training(model: MLPClassifier, X: Floats, y: NDArray[Any]) -> list[Epoch]:
+def plain_training(model: CodedMLPClassifier, X: Floats, y: NDArray[Any]) -> list[Epoch]:
     """The same training in plain NumPy: rows are samples here, and nothing is coded."""
     rng = np.random.RandomState(model.random_state)
     classes = np.unique(y)
@@ -61,7 +61,7 @@ def plain_training(model: MLPClassifier, X: Floats, y: NDArray[Any]) -> list[Epo
     return seen
 
 
-def coded_training(model: MLPClassifier, X: Floats, y: NDArray[Any]) -> list[Epoch]:
+def coded_training(model: CodedMLPClassifier, X: Floats, y: NDArray[Any]) -> list[Epoch]:
     """Train, and note the parameters after every epoch as they are on the workers."""
     seen: list[Epoch] = []
 
@@ -90,7 +90,7 @@ def furthest(one: Sequence[Epoch], other: Sequence[Epoch]) -> float:
 X, Y = make_classification(
     300, 24, n_informative=10, n_classes=3, class_sep=2.0, random_state=0, shuffle=True
 )
-SMALL = MLPClassifier((20, 14), batch_size=50, max_epochs=3, random_state=7)
+SMALL = CodedMLPClassifier((20, 14), batch_size=50, max_epochs=3, random_state=7)
 # 18 steps through 3 layers of at most 24 inputs, decoded with eta < 20; weights are below one.
 ROUNDING = 18 * 3 * error_bound(24, np.float64, 20.0)
 
@@ -187,7 +187,7 @@ def test_mnist_784_300_100_10_with_two_kills_and_a_join(data_folder: DataFolder)
     data, labels = data[:10_000], labels[:10_000]
     # 40 steps an epoch, 5 rounds a step.
     faults = Faults().lose(worker=1, round=60).lose(worker=4, round=160).join(round=220)
-    model = MLPClassifier(learning_rate=0.2, batch_size=250, max_epochs=2, random_state=0, k=4)
+    model = CodedMLPClassifier(learning_rate=0.2, batch_size=250, max_epochs=2, random_state=0, k=4)
     with kofn.connect(faults.on(LocalEngine(6))) as cluster:
         found = coded_training(model.set_params(cluster=cluster), data, labels)
         assert cluster.workers == (0, 2, 3, 5, 6)
@@ -205,7 +205,7 @@ def test_mnist_784_300_100_10_with_two_kills_and_a_join(data_folder: DataFolder)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [MLPClassifier((10,), batch_size=20, max_epochs=8, random_state=0, cluster="virtual")]
+    [CodedMLPClassifier((10,), batch_size=20, max_epochs=8, random_state=0, cluster="virtual")]
 )
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -259,7 +259,9 @@ def test_one_number_is_one_hidden_layer() -> None:
     rows, labels = np.eye(6), np.arange(6) % 2
     widths: tuple[Any, ...] = (8, (8,), np.array([8]))
     nets = [
-        MLPClassifier(hidden, max_epochs=2, random_state=0, cluster="virtual").fit(rows, labels)
+        CodedMLPClassifier(hidden, max_epochs=2, random_state=0, cluster="virtual").fit(
+            rows, labels
+        )
         for hidden in widths
     ]
     for net in nets[1:]:
@@ -267,6 +269,6 @@ def test_one_number_is_one_hidden_layer() -> None:
     refused: tuple[Any, ...] = ("8", None, 8.0)
     for bad in refused:
         with pytest.raises(kofn.BadInput, match="hidden is the widths"):
-            MLPClassifier(bad, cluster="virtual").fit(rows, labels)
+            CodedMLPClassifier(bad, cluster="virtual").fit(rows, labels)
     with pytest.raises(kofn.BadInput, match="predicts from rows in memory"):
         nets[0].predict("X.npy")

@@ -17,7 +17,7 @@ from kofn.arrays.store import write_store
 from kofn.codes import MDSCode
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
-from kofn.learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge
+from kofn.learn import CodedMLPClassifier, LinearSVC, LogisticRegression, Ridge
 from kofn.learn.products import KINDS
 from kofn.testing import Faults
 
@@ -157,7 +157,7 @@ def test_bad_labels_and_weights_beside_a_store(tmp_path: Path) -> None:
     with pytest.raises(kofn.KofnError, match="nowhere"):
         model.fit(tmp_path / "nowhere", Y)
     with pytest.raises(kofn.BadInput, match="weights coded, not the data"):
-        MLPClassifier(cluster="virtual").fit(tmp_path / "store", Y > 0)
+        CodedMLPClassifier(cluster="virtual").fit(tmp_path / "store", Y > 0)
 
 
 # A progress bar.
@@ -168,7 +168,7 @@ def test_verbose_shows_a_bar_on_a_terminal_alone(
 ) -> None:
     models = (
         LinearSVC(cluster="virtual", workers=3, verbose=True),
-        MLPClassifier((5,), max_epochs=2, cluster="virtual", workers=3, verbose=True),
+        CodedMLPClassifier((5,), max_epochs=2, cluster="virtual", workers=3, verbose=True),
     )
     for model in models:
         model.fit(X, Y > 0)

@@ -16,11 +16,11 @@ from kofn import saved
 from kofn.learn import (
     CodedEnsemble,
     CodedGradient,
+    CodedMLPClassifier,
     KernelRidge,
     LinearRegression,
     LinearSVC,
     LogisticRegression,
-    MLPClassifier,
     Ridge,
     load,
     save,
@@ -37,7 +37,10 @@ MODELS = {
     "two classes": (LogisticRegression(np.float32(2.0), cluster="virtual"), Y > 0),
     "three classes": (LogisticRegression(cluster="virtual"), LABELS),
     "svm": (LinearSVC(cluster="virtual", max_iter=cast(int, np.int64(50))), LABELS.astype(object)),
-    "network": (MLPClassifier((7, 4), max_epochs=2, random_state=1, cluster="virtual"), LABELS),
+    "network": (
+        CodedMLPClassifier((7, 4), max_epochs=2, random_state=1, cluster="virtual"),
+        LABELS,
+    ),
     "kernel": (KernelRidge(gamma=0.3, cluster="virtual"), Y),
 }
 

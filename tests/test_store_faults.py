@@ -712,7 +712,12 @@ def test_masked_arrays_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [learn.Ridge(), learn.LogisticRegression(), learn.MLPClassifier((3,)), learn.KernelRidge()],
+    [
+        learn.Ridge(),
+        learn.LogisticRegression(),
+        learn.CodedMLPClassifier((3,)),
+        learn.KernelRidge(),
+    ],
     ids=lambda model: type(model).__name__,
 )
 def test_estimators_refuse_masked_arrays(model: Any) -> None:

@@ -22,7 +22,7 @@ from .. import BadInput, CannotWrite, Checkpoint, connect
 from ..arrays.shares import threshold
 from ..delays import SpotTrace, read_membership, read_spot_trace
 from ..files import check_file
-from ..learn import LinearSVC, LogisticRegression, MLPClassifier, Ridge, saving
+from ..learn import CodedMLPClassifier, LinearSVC, LogisticRegression, Ridge, saving
 from ..market import Market, check
 from ..model import Record
 from ..notices import resolve
@@ -273,7 +273,7 @@ def _model(fit: Fit, k: int) -> Any:
             f"--{name} is for linear models; got it with --model mlp. Use --epochs, or --search "
             f"learning_rate=0.1."
         )
-    return MLPClassifier(
+    return CodedMLPClassifier(
         _hidden(fit), max_epochs=fit.epochs, random_state=fit.seed, k=k, workers=fit.workers
     )
 

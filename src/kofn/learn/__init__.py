@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .kernel import KernelRidge
     from .linear import LinearRegression, LinearSVC, LogisticRegression, Ridge
     from .many import interleave, solve_many, train_many
-    from .mlp import MLPClassifier
+    from .mlp import CodedMLPClassifier
     from .network import Network
     from .saving import load, save
 
@@ -20,6 +20,7 @@ __all__ = [
     "SVRG",
     "CodedEnsemble",
     "CodedGradient",
+    "CodedMLPClassifier",
     "Constant",
     "Decay",
     "GradientDescent",
@@ -27,7 +28,6 @@ __all__ = [
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
-    "MLPClassifier",
     "Nesterov",
     "Network",
     "Ridge",
@@ -47,7 +47,7 @@ _WHERE = {
     "kernel": ["KernelRidge"],
     "linear": ["LinearRegression", "LinearSVC", "LogisticRegression", "Ridge"],
     "many": ["interleave", "solve_many", "train_many"],
-    "mlp": ["MLPClassifier"],
+    "mlp": ["CodedMLPClassifier"],
     "network": ["Network"],
     "saving": ["load", "save"],
 }

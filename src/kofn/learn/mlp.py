@@ -117,8 +117,12 @@ class CodedNetwork:
 
 
 @dataclass(repr=False, eq=False)
-class MLPClassifier(ClassifierMixin, CodedEstimator):
+class CodedMLPClassifier(ClassifierMixin, CodedEstimator):
     """Multi-layer perceptron: ReLU, softmax cross-entropy, mini-batch SGD with momentum.
+
+    This is not scikit-learn's MLPClassifier, and its parameters have other names: Adam, the default
+    there, divides by the roots of squared gradients, entry by entry. Coded shares of the weights
+    take linear updates only.
 
     The weights, and their velocity, live only as coded shares on the workers (model parallel); a
     forward pass is W a, a backward pass Wᵀ δ, a step a coded low-rank update. The batches and the
@@ -163,8 +167,8 @@ class MLPClassifier(ClassifierMixin, CodedEstimator):
         self._check_parameters()
         if isinstance(X, Encoded) or resolve_source(X) is not None:
             raise BadInput(
-                f"MLPClassifier keeps its weights coded, not the data; got a {type(X).__name__}. "
-                f"Pass the array or the CSR matrix itself."
+                f"CodedMLPClassifier keeps its weights coded, not the data; got a "
+                f"{type(X).__name__}. Pass the array or the CSR matrix itself."
             )
         X, y = self._check(X, y)
         self.classes_, codes = self._classes(y)

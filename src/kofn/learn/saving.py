@@ -19,13 +19,13 @@ from .clusters import LeftBehind
 from .components import PCA, TruncatedSVD
 from .kernel import KernelRidge
 from .linear import LinearRegression, LinearSVC, LogisticRegression, Ridge
-from .mlp import MLPClassifier
+from .mlp import CodedMLPClassifier
 
 KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Ridge, LinearRegression, LogisticRegression, LinearSVC),
-        *(MLPClassifier, KernelRidge, PCA, TruncatedSVD),
+        *(CodedMLPClassifier, KernelRidge, PCA, TruncatedSVD),
     )
 }
 KIND = "model"
@@ -158,7 +158,7 @@ def _check(model: Any) -> None:
         classes = np.asarray(model.classes_)
         if classes.ndim != 1 or len(classes) < 2:
             raise ValueError("a classifier has at least two classes")
-    if isinstance(model, MLPClassifier):
+    if isinstance(model, CodedMLPClassifier):
         widths = [features, *(len(b) for b in model.intercepts_)]
         expected = [*pairwise(widths), *((width,) for width in widths[1:])]
         arrays = [*model.coefs_, *model.intercepts_]

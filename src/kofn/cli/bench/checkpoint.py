@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ...checkpoint import Checkpoint
 from ...cluster import connect
-from ...learn import LogisticRegression, MLPClassifier
+from ...learn import CodedMLPClassifier, LogisticRegression
 from ..output import print_table
 from .frame import Figure
 from .learn import make_data
@@ -44,7 +44,7 @@ def run(rows: int, columns: int, workers: int, seconds: float) -> dict[str, Any]
     with connect("local", workers=workers) as cluster:
         for name, model in {
             "logistic, descent": LogisticRegression(solver="gd", tol=0.0),
-            "network, 100 wide": MLPClassifier((100,), random_state=0, max_epochs=1000),
+            "network, 100 wide": CodedMLPClassifier((100,), random_state=0, max_epochs=1000),
         }.items():
             models[name] = _measured(model.set_params(cluster=cluster), X, target, seconds)
     figures = {
