@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from math import comb
 from typing import Any, ClassVar, cast
@@ -632,6 +633,31 @@ def test_a_job_that_cannot_be_decoded_raises_once_and_iteration_moves_on() -> No
         assert list(stream) == []
         with pytest.raises(kofn.Overflowed):  # by its ticket, as often as it is asked
             asked.result()
+
+
+@pytest.mark.parametrize("code", [Uncoded(2, 2), kofn.DIP(2, 3, delay=3, lam=1)])
+def test_results_that_were_taken_or_dropped_are_not_kept(code: SequenceCode) -> None:
+    X = np.eye(4)
+    with kofn.connect("virtual", workers=4) as cluster:
+        stream = cluster.sequence(code)
+        tickets = [stream.submit(X, number * X) for number in range(8)]
+        first, taken, dropped, waiting = tickets[0], tickets[1], tickets[2], tickets[-1]
+        waiting.drop()  # it has not begun
+        assert not waiting.done
+        result = weakref.ref(taken.result())
+        for ticket in (dropped, tickets[3]):
+            ticket.drop()
+            ticket.drop()
+            with pytest.raises(kofn.Closed, match="was dropped"):
+                ticket.result()
+        jobs = [weakref.ref(ticket._job) for ticket in (taken, dropped, waiting)]
+        assert np.allclose(tickets[4].result(), 4 * X)
+        assert [round(Z[0, 0]) for Z in stream] == [0, 5, 6]
+        del taken, dropped, waiting, ticket, tickets
+        assert result() is None
+        assert [job() for job in jobs] == [None] * 3
+        first.drop()  # it was taken before
+        assert np.allclose(first.result(), 0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

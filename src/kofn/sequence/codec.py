@@ -52,6 +52,7 @@ class Product:
     values: dict[int, NDArray[Any]] = field(default_factory=dict)  # by row
     complete: bool = False  # enough has arrived
     decoded: bool = False
+    dropped: bool = False  # nobody wants the result
     result: NDArray[Any] | None = None
     eta: float | None = None
     error_bound: float | None = None
@@ -78,7 +79,9 @@ class JobCodec:
         self._over: list[Product] = []  # jobs that have enough, since the last round
 
     def drop(self, number: int) -> None:
-        """Let go of a job: its result was taken, or it was not to begin."""
+        """Let go of a job: its result was taken or is not wanted, or it was not to begin."""
+        if number in self._to_decode:
+            self._to_decode.remove(number)
         self._ahead = deque(item for item in self._ahead if item[2].job != number)
         if number in self.jobs:
             self._forget(self.jobs.pop(number))
@@ -171,7 +174,8 @@ class JobCodec:
             job = self.jobs[number]
             job.complete = True
             self._over.append(job)
-            self._to_decode.append(number)
+            if not job.dropped:
+                self._to_decode.append(number)
 
     def idle_work(self) -> Sequence[Command]:
         """Decode one job, or encode one mini-task ahead of its round."""
@@ -228,7 +232,10 @@ class JobCodec:
         """Forget the operands of jobs that have enough; their tasks are stale by now."""
         self._ahead.clear()
         while self._over:
-            self._forget(self._over.pop())
+            job = self._over.pop()
+            self._forget(job)
+            if job.dropped:
+                self.drop(job.number)
 
     def _forget(self, job: Product) -> None:
         """Let go of all that was encoded of a job, here and at the workers."""

@@ -47,7 +47,6 @@ class Ticket:
 
     def __init__(self, stream: Stream, job: Product) -> None:
         self._stream, self._job = stream, job
-        self.taken = False  # result or error, by result(); iteration leaves it out then
 
     @property
     def job(self) -> int:
@@ -74,10 +73,14 @@ class Ticket:
 
         wait=False raises NothingYet instead, and says what is lacking.
         """
-        try:
-            return self._stream._take(self._job, wait)
-        finally:
-            self.taken = self._job.decoded  # also where it could not be decoded: it never will be
+        return self._stream._take(self._job, wait)
+
+    def drop(self) -> None:
+        """Let go of the job: nobody wants its result, and iterating leaves it out. Idempotent.
+
+        A job that has not begun never begins. A result that was taken before stays as it is.
+        """
+        self._stream._drop(self._job)
 
     def __repr__(self) -> str:
         return f"<job {self.job}: {self.waits_for or 'done'}>"
@@ -88,7 +91,7 @@ class Stream(Iterator[NDArray[Any]]):
 
     A round begins when somebody waits for a result, or when delay + 1 jobs are waiting to begin and
     another one is submitted; one job begins in each. Iterating yields the results in order, those
-    taken left out.
+    taken or dropped left out: the others are kept for it, also where nobody keeps their tickets.
     """
 
     def __init__(
@@ -124,7 +127,8 @@ class Stream(Iterator[NDArray[Any]]):
         self._before = tuple(self._slots)  # workers that had a slot when the last round ended
         self._queue: deque[Product] = deque()  # not begun
         self._kind: tuple[Any, Any] | None = None  # shape and code of what the last round began
-        self._tickets: deque[Ticket] = deque()
+        self._untaken: dict[int, Product] = {}  # by number, in order: for who iterates
+        self._last = -1  # number of the job submitted last
         self._rounds: list[RoundReport] = []
         self._overdue: list[int] = []
         self._jobs = self._done = 0
@@ -169,10 +173,11 @@ class Stream(Iterator[NDArray[Any]]):
         A job that could not be decoded raises its error once; the next one to be asked for is the
         one after it.
         """
-        self._drop_taken()
-        if not self._tickets:
+        with self._driver.lock:
+            job = next(iter(self._untaken.values()), None)
+        if job is None:
             raise StopIteration
-        return self._tickets[0].result()
+        return self._take(job, wait=True)
 
     @property
     def report(self) -> SequenceReport:
@@ -202,7 +207,7 @@ class Stream(Iterator[NDArray[Any]]):
         worst = self._codec.worst(shape[1], dtype)  # says so if it cannot be accurate enough
         with self._driver.lock:
             job = Product(next(self._numbers), self._jobs, shape, dtype, X, Y, worst, self._product)
-            job.follows = bool(self._tickets) and not self._tickets[-1].taken
+            job.follows = self._last in self._untaken
             self._codec.jobs[job.number] = job
             self._queue.append(job)
             try:
@@ -214,16 +219,22 @@ class Stream(Iterator[NDArray[Any]]):
                 self._codec.drop(job.number)
                 raise
             self._jobs += 1
-            ticket = Ticket(self, job)
-            self._drop_taken()
-            self._tickets.append(ticket)
-        return ticket
+            self._untaken[job.number], self._last = job, job.number
+        return Ticket(self, job)
 
-    def _drop_taken(self) -> None:
-        while self._tickets and self._tickets[0].taken:
-            self._tickets.popleft()
+    def _drop(self, job: Product) -> None:
+        with self._driver.lock:
+            if self._untaken.pop(job.number, None) is None:
+                return  # taken before, or dropped
+            job.dropped, job.result = True, None
+            if job in self._queue:
+                self._queue.remove(job)
+            if job.number not in self._ledger.jobs:  # else the round in which it is done does that
+                self._codec.drop(job.number)
 
     def _take(self, job: Product, wait: bool) -> NDArray[Any]:
+        if job.dropped:
+            raise Closed(f"job {job.index} was dropped by its ticket; submit it again.")
         if not job.complete and not wait:
             raise NothingYet(f"{self._waits_for(job)} Call result() to wait for it.")
         with self._driver.lock:
@@ -241,6 +252,7 @@ class Stream(Iterator[NDArray[Any]]):
                         raise
                     self._codec.decode(job.number)  # whoever needs a round gets the error
             self._codec.drop(job.number)
+            self._untaken.pop(job.number, None)  # also with an error: it stays as it is
             if job.error is not None:
                 raise job.error
             if job.eta is not None and job.error_bound is not None:
@@ -344,6 +356,8 @@ class Stream(Iterator[NDArray[Any]]):
         return lost, list(taken)
 
     def _waits_for(self, job: Product) -> str:
+        if job.dropped:
+            return "it was dropped."
         if job.complete:
             return ""
         ran, known = self._ledger.round, self._ledger.jobs.get(job.number)
