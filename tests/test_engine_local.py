@@ -570,6 +570,21 @@ def test_two_engines_at_a_time_and_a_closed_one() -> None:
         assert EngineProbe(two, 120).engine.events(0) == []
 
 
+def test_a_default_timeout_of_sockets_is_for_the_users_own() -> None:
+    A = np.random.default_rng(0).standard_normal((60, 20))
+    socket.setdefaulttimeout(0.01)
+    try:
+        with kofn.connect("local", workers=3, keep=3) as cluster:
+            X = cluster.encode(A, k=2)
+            pid = cluster.engine.pid(0)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: cluster.workers == (1, 2, 3), "the one that is ordered")
+            np.testing.assert_allclose(X @ A[0], A @ A[0])
+    finally:
+        socket.setdefaulttimeout(None)
+
+
 def test_faults_strike_by_script() -> None:
     faults = Faults().lose(worker=3, round=2).slow(worker=1, by=10.0).join(round=3)
     faults = faults.freeze(worker=0, round=2, rounds=1)

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ import kofn
 from kofn import threads
 from kofn.engines import _launcher, _sockets, _spares, local, memory
 from kofn.engines import _wire as wire
+from kofn.engines._mpi_setup import listening
 from kofn.engines._processes import available_memory
 from kofn.engines._socket_worker import SocketWorker
 from kofn.engines.local import LocalEngine
 from kofn.errors import CannotWrite, OutOfResources, TooLarge
+from kofn.events import EventLog
 from kofn.files import save
+from kofn.page import Page
 from kofn.peers import blobs
 from kofn.reproduce import page
 from kofn.testing._probe import descendants, open_files
@@ -36,6 +40,30 @@ engine = pytest.mark.engine
 
 def full(*_: Any, **__: Any) -> Any:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+# Limits of time that the user's program has set for its own sockets.
+
+
+@pytest.fixture
+def default_timeout() -> Iterator[None]:
+    socket.setdefaulttimeout(0.01)
+    yield
+    socket.setdefaulttimeout(None)
+
+
+@pytest.mark.usefixtures("default_timeout")
+def test_a_default_timeout_is_none_of_our_sockets() -> None:
+    ours, theirs = wire.pair()
+    with ours, theirs, wire.adopt(os.dup(ours.fileno())) as adopted:
+        assert {end.gettimeout() for end in (ours, theirs, adopted)} == {None}
+        assert os.get_blocking(theirs.fileno())  # whoever it is passed to waits, too
+    with Page(EventLog(), "virtual", range(2)) as shown:
+        assert shown._server.socket.gettimeout() is None  # it would wake up all the time
+    with socket.create_server(("", 0)) as users:
+        users.setblocking(True)
+        assert users.getsockname() in [sock.getsockname() for sock in listening()]
+        assert os.get_blocking(users.fileno())
 
 
 # Too large for one piece.

@@ -47,7 +47,7 @@ class Launcher:
             raise
 
     def _start(self, module: str) -> None:
-        self.control, theirs = socket.socketpair()
+        self.control, theirs = wire.pair()
         self._reader = wire.Reader(self.control)
         start = [sys.executable, "-c", _BOOT, str(theirs.fileno()), module, self.folder, *sys.path]
         # Ctrl-C goes to it too, before it can say that it does not want it.
@@ -108,7 +108,7 @@ def launch(fd: int, module: str, folder: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     __import__(module)
     begin = sys.modules[module].begin
-    control = socket.socket(fileno=fd)
+    control = wire.adopt(fd)
     signal_at_end(fd, signal.SIGCONT)  # if it is stopped then, it goes on, and cleans up
     reader = wire.Reader(control)
     wake, wake_end = os.pipe()

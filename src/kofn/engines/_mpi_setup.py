@@ -159,10 +159,17 @@ def _sockets() -> frozenset[int]:
 def listening(but: frozenset[int] = frozenset()) -> Iterator[socket.socket]:
     """Return the sockets of this process that listen for more than this machine."""
     for fd in _sockets() - but:
-        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as sock:
-            if (
-                sock.family in (socket.AF_INET, socket.AF_INET6)
-                and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-                and not ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
-            ):
-                yield sock
+        with suppress(OSError):
+            blocking = os.get_blocking(fd)
+            with socket.socket(fileno=os.dup(fd)) as sock:
+                os.set_blocking(fd, blocking)  # socket.setdefaulttimeout changes it
+                if (
+                    sock.family in (socket.AF_INET, socket.AF_INET6)
+                    and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                    and not _loopback(sock.getsockname()[0])
+                ):
+                    yield sock
+
+
+def _loopback(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback

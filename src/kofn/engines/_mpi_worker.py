@@ -57,7 +57,7 @@ def connect(worker: int, address: bytes, secret: bytes) -> tuple[socket.socket, 
 
     The address is of use on the master's machine only, and there only the master knows the secret.
     """
-    ours, theirs = socket.socketpair()
+    ours, theirs = wire.pair()
     door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     with door, theirs, contextlib.suppress(OSError):
         door.connect(address)

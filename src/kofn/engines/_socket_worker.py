@@ -32,7 +32,7 @@ def serve(fds: list[int]) -> None:
     """
     tie(fds[2])
     reseed()
-    SocketWorker(socket.socket(fileno=fds[0]), attach(fds[1]), *fds[3:]).serve()
+    SocketWorker(wire.adopt(fds[0]), attach(fds[1]), *fds[3:]).serve()
 
 
 class SocketWorker(Values):

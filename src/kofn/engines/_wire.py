@@ -25,6 +25,26 @@ _TRUNCATED = int(socket.MSG_CTRUNC)  # a number: the arithmetic of enums takes m
 FD_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets that block, whatever socket.setdefaulttimeout was told."""
+    ends = socket.socketpair()
+    try:
+        for end in ends:
+            end.setblocking(True)
+    except BaseException:
+        for end in ends:
+            end.close()
+        raise
+    return ends
+
+
+def adopt(fd: int) -> socket.socket:
+    """The socket of a descriptor that this process alone reads; it blocks, as in `pair`."""
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(True)
+    return sock
+
+
 def frame(*message: Any) -> bytes:
     """Return a message as bytes to be sent."""
     body = marshal.dumps(message)

@@ -80,7 +80,7 @@ class LocalTransport(SocketTransport):
         self._retried: set[int] = set()  # workers that were ordered a second time
 
     def start(self, worker: int) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = wire.pair()
         with theirs, self._adding(worker, ours) as given:
             fds = [theirs.fileno(), *given]
             try:

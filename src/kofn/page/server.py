@@ -119,6 +119,11 @@ class _Server(ThreadingHTTPServer):
         self.port = int(self.server_address[1])
         self.run = secrets.token_hex(4)  # cursors of another server mean nothing here
 
+    def server_bind(self) -> None:
+        """Bind it, with no limit to its wait: of socket.setdefaulttimeout it may have one."""
+        self.socket.settimeout(None)
+        super().server_bind()
+
     def get_request(self) -> tuple[socket.socket, Any]:
         """Take a connection; where this process has no files left, not again at once."""
         try:
