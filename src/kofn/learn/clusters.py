@@ -124,6 +124,6 @@ class CodedTerms(OnCluster):
         return np.concatenate(sums)
 
 
-def batches(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Some rows at a time."""
-    return (rows[first : first + BATCH] for first in range(0, len(rows), BATCH))
+def batches(rows: Any) -> Iterator[Any]:
+    """Some rows of an array or a CSR matrix at a time."""
+    return (rows[first : first + BATCH] for first in range(0, rows.shape[0], BATCH))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn import ensemble as sk
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..checks import convertible
+from ..checks import convertible, is_sparse
 from ..codes.assignment import SumCode
 from ..errors import BadInput
 from ..sums.trees import Tree, terms
@@ -25,15 +28,23 @@ BOOSTING = (sk.GradientBoostingRegressor, sk.GradientBoostingClassifier)
 DIGITS = 12  # that decide on a class: what lies behind them depends on the order of adding up
 
 
+def _has(method: str) -> Callable[[CodedEnsemble], bool]:
+    """Whether the ensemble that is wrapped has this method."""
+    return lambda coded: hasattr(coded._model, method)
+
+
 @dataclass(repr=False, eq=False)
 class CodedEnsemble(CodedTerms, BaseEstimator):
-    """A fitted random forest, extra trees or gradient boosting, evaluated as a coded sum of trees.
+    """A random forest, extra trees or gradient boosting, evaluated as a coded sum of trees.
 
-    predict, predict_proba, decision_function and score are the ensemble's own; classes whose
-    probabilities differ by less than rounding are a tie, and the first one is predicted. The trees
-    lie on the workers under `code` (default: kofn.RandomGroups, sized for the trees); the sum comes
-    without the slow and the lost. With an open cluster they stay there until the ensemble has other
-    trees; with an engine's name a cluster is opened for each call.
+    Its predictions, the methods that it has and the rows that it takes are the ensemble's own;
+    classes whose probabilities differ by less than rounding are a tie, and the first one is
+    predicted. The trees lie on the workers under `code` (default: kofn.RandomGroups, sized for the
+    trees); the sum comes without the slow and the lost. With an open cluster they stay there until
+    the ensemble has other trees; with an engine's name a cluster is opened for each call.
+
+    estimator: the ensemble; one that is fitted is used as it is. `fit` fits a clone, `estimator_`,
+    which is then used instead.
     """
 
     estimator: Any
@@ -43,92 +54,128 @@ class CodedEnsemble(CodedTerms, BaseEstimator):
     workers: int | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CodedEnsemble:
-        """Fit the ensemble itself, here; its trees go to the workers when they are asked."""
+        """Fit a clone of the ensemble, here; its trees go to the workers when they are asked."""
+        _check_kind(self.estimator)
         convertible(X, "X")
         convertible(y, "y")
-        self.estimator.fit(X, y, sample_weight=sample_weight)
+        self.estimator_ = clone(self.estimator).fit(X, y, sample_weight=sample_weight)
         self.__dict__.pop("_kept", None)
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
         """As the ensemble's own predict."""
-        if not is_classifier(self.estimator):
+        model = self._model
+        if not is_classifier(model):
             return self._raw(X)
-        model = self.estimator
         if isinstance(model, BOOSTING):
-            raw = self.decision_function(X).round(DIGITS)
+            raw = self._raw(X).round(DIGITS)
             chosen = (raw >= 0).astype(int) if raw.ndim == 1 else raw.argmax(axis=1)
-        else:
-            chosen = self._raw(X).round(DIGITS).argmax(axis=1)
-        return np.asarray(model.classes_.take(chosen, axis=0))
+            return np.asarray(model.classes_.take(chosen, axis=0))
+        outputs = self._outputs(self._raw(X).round(DIGITS))
+        classes = model.classes_ if len(outputs) > 1 else [model.classes_]
+        labels = [c.take(p.argmax(axis=1)) for c, p in zip(classes, outputs, strict=True)]
+        return np.stack(labels, axis=1) if len(outputs) > 1 else np.asarray(labels[0])
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """As the ensemble's own predict_proba (N, classes)."""
-        self._only_for_classifiers("predict_proba")
-        if not isinstance(self.estimator, BOOSTING):
-            return self._raw(X)
-        raw = self.decision_function(X)
+    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Any:
+        """As the ensemble's own predict_proba: (N, classes), a list of such for many outputs."""
+        raw = self._raw(X)
+        if not isinstance(self._model, BOOSTING):
+            outputs = self._outputs(raw)
+            return outputs if len(outputs) > 1 else outputs[0]
         if raw.ndim > 1:
-            return np.asarray(softmax(raw, axis=1))
-        up = expit(2 * raw if self.estimator.loss == "exponential" else raw)
+            return softmax(raw, axis=1)
+        up = expit(2 * raw if self._model.loss == "exponential" else raw)
         return np.stack([1 - up, up], axis=1)
 
+    @available_if(_has("predict_log_proba"))  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: Any) -> Any:
+        """As the ensemble's own predict_log_proba."""
+        found = self.predict_proba(X)
+        with np.errstate(divide="ignore"):
+            return [np.log(p) for p in found] if isinstance(found, list) else np.log(found)
+
+    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """As the boosting's own decision_function: (N,) or (N, classes)."""
-        self._only_for_classifiers("decision_function")
-        if not isinstance(self.estimator, BOOSTING):
-            raise BadInput(
-                "decision_function is for gradient boosting; a forest has probabilities."
-            )
         return self._raw(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy, or R² of a regression."""
-        measure = accuracy_score if is_classifier(self.estimator) else r2_score
+        measure = accuracy_score if is_classifier(self._model) else r2_score
         return float(measure(y, self.predict(X), sample_weight=sample_weight))
 
     @property
-    def classes_(self) -> NDArray[Any]:
-        """The classes of the ensemble."""
-        return np.asarray(self.estimator.classes_)
+    def classes_(self) -> Any:
+        """The classes of the ensemble; a list of such for many outputs."""
+        return self._model.classes_
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """The ensemble's own, by impurity."""
+        return np.asarray(self._model.feature_importances_)
 
     @property
     def n_features_in_(self) -> int:
         """How many features the ensemble was fitted to."""
-        return int(self.estimator.n_features_in_)
+        return int(self._model.n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """The names of the features, if the ensemble was fitted to a frame."""
+        return np.asarray(self._model.feature_names_in_)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self.estimator, "estimators_")
+        return hasattr(self._model, "estimators_")
 
     def __sklearn_tags__(self) -> Any:
-        return self.estimator.__sklearn_tags__()
+        return get_tags(self._model)
 
-    def _only_for_classifiers(self, what: str) -> None:
-        if not is_classifier(self.estimator):
-            raise BadInput(f"{what} is for classifiers; {type(self.estimator).__name__} is none.")
+    @property
+    def _model(self) -> Any:
+        """The ensemble that predictions are made with."""
+        return vars(self).get("estimator_", self.estimator)
+
+    def _outputs(self, probabilities: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """The probabilities of each output of a forest, which lie side by side."""
+        ends = np.cumsum(np.atleast_1d(self._model.n_classes_))
+        return np.split(probabilities, ends[:-1], axis=1)
 
     def _raw(self, X: Any) -> NDArray[np.float64]:
         """Means of a forest's trees, or the boosting's raw predictions."""
-        model = self.estimator
+        model = self._model
         trees = _fitted(model)  # whatever is fitted meanwhile: these are added up, and so many
-        convertible(X, "X")
-        # Trees compare in single precision, as scikit-learn's do; missing values may be theirs.
-        inputs = check_array(X, dtype=np.float32, ensure_all_finite=False)
-        if inputs.shape[1] != model.n_features_in_:
-            raise BadInput(
-                f"X must have the {model.n_features_in_} features that the ensemble was fitted "
-                f"to; got {inputs.shape[1]}."
-            )
+        inputs = self._inputs(X)
         placed = trees, lambda: _terms(model, trees), len(trees)
-        sums = self._predicted(terms, batches(inputs), *placed)
+        dense = (x.toarray() if is_sparse(x) else x for x in batches(inputs))
+        sums = self._predicted(terms, dense, *placed)
         if isinstance(model, BOOSTING):
-            total = model._raw_predict_init(X if model.init is not None else inputs)
-            total = np.asarray(total, np.float64) + model.learning_rate * sums
+            total = np.asarray(model._raw_predict_init(inputs), np.float64)
+            total = total + model.learning_rate * sums
             return np.asarray(total.ravel() if total.shape[1] == 1 else total)
         mean: NDArray[np.float64] = sums / len(trees)
         if is_classifier(model) or model.n_outputs_ > 1:
             return mean
         return mean[:, 0]
+
+    def _inputs(self, X: Any) -> Any:
+        """The rows, float32 as scikit-learn's trees compare them: those that the ensemble takes."""
+        convertible(X, "X")
+        known = isinstance(self._model, FORESTS) and not is_sparse(X)
+        missing = known and get_tags(self._model.estimators_[0]).input_tags.allow_nan
+        finite = "allow-nan" if missing else True
+        options = {"dtype": np.float32, "accept_sparse": "csr", "ensure_all_finite": finite}
+        return validate_data(self, X, reset=False, **options)
+
+
+def _check_kind(model: Any) -> None:
+    """Refuse an estimator that is not known to be a sum of trees."""
+    if not isinstance(model, FORESTS + BOOSTING):
+        known = ", ".join(kind.__name__ for kind in FORESTS + BOOSTING)
+        raise BadInput(
+            f"an additive ensemble is one of {known}; got {type(model).__name__}. For any "
+            f"other sum give the terms to cluster.parts yourself."
+        )
 
 
 def _fitted(model: Any) -> tuple[Any, ...]:
@@ -136,30 +183,25 @@ def _fitted(model: Any) -> tuple[Any, ...]:
 
     One by one: a refit with warm_start keeps the list and some of what is in it.
     """
-    if not isinstance(model, FORESTS + BOOSTING):
-        known = ", ".join(kind.__name__ for kind in FORESTS + BOOSTING)
-        raise BadInput(
-            f"an additive ensemble is one of {known}; got {type(model).__name__}. For any "
-            f"other sum give the terms to cluster.parts yourself."
-        )
+    _check_kind(model)
     check_is_fitted(model)
-    if isinstance(model, FORESTS) and is_classifier(model) and model.n_outputs_ > 1:
-        raise BadInput("a forest of several outputs at once is not a sum; fit one for each.")
     return tuple(one.tree_ for one in np.ravel(model.estimators_))
 
 
 def _terms(model: Any, trees: tuple[Any, ...]) -> list[Tree]:
     """The terms of an ensemble: one a tree; boosting of several classes has one a class too."""
     if isinstance(model, FORESTS):
-        return [_tree(tree, is_classifier(model), None, 1) for tree in trees]
-    classes = model.estimators_.shape[1]
-    return [_tree(tree, False, i % classes, classes) for i, tree in enumerate(trees)]
+        classes = np.atleast_1d(model.n_classes_) if is_classifier(model) else None
+        return [_tree(tree, classes, None, 1) for tree in trees]
+    width = model.estimators_.shape[1]
+    return [_tree(tree, None, i % width, width) for i, tree in enumerate(trees)]
 
 
-def _tree(tree: Any, classifier: bool, column: int | None, width: int) -> Tree:
-    if classifier:
-        value = np.asarray(tree.value[:, 0, :], np.float64)
-        value = value / value.sum(axis=1, keepdims=True)
+def _tree(tree: Any, classes: NDArray[Any] | None, column: int | None, width: int) -> Tree:
+    if classes is not None:  # how many there are of each output
+        value = np.hstack([tree.value[:, i, :count] for i, count in enumerate(classes)])
+        starts = np.cumsum(classes) - classes
+        value = value / np.repeat(np.add.reduceat(value, starts, axis=1), classes, axis=1)
     elif column is None:
         value = np.asarray(tree.value[:, :, 0], np.float64)
     else:
