@@ -578,8 +578,20 @@ def test_what_the_picture_leaves_out_and_the_timings_do_not_tell_is_named() -> N
     assert found.why[-1].startswith("One load recorded, grows=1: ")
     (legend,) = found.plot().legends
     names = [text.get_text() for text in legend.get_texts()]
-    least = min(one.seconds for one in found.tried if not one.coded)
+    least = min(option.seconds for option in found.tried if not option.coded)
     assert names == [f"uncoded (not in view: from {figure(least)} s on)", "mds", "picked"]
+
+
+def test_only_what_was_played_to_the_end_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("kofn.planning.search.BUDGET", 0.5)  # too little to play all of them
+    found = kofn.plan(SMALL["product"], 6, SLOW, rounds=60, price=0.9)
+    most = len(found.best.row.seconds)
+    played = [o for o in found.tried if 2 * len(o.row.seconds) > most]
+    assert len(played) < len(found.tried)
+    drawn = found.plot().axes[1].collections
+    points = {tuple(xy) for dots in drawn for xy in np.asarray(dots.get_offsets()).tolist()}
+    assert points == {(option.cost, option.seconds) for option in played}
 
 
 def test_the_command_says_first_that_a_deadline_cannot_be_met() -> None:
