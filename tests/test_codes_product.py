@@ -46,6 +46,7 @@ def test_results_of_any_k_rows_assemble_to_the_product(
         assert np.linalg.norm(Z - X @ Y) <= bound * size
 
 
+@pytest.mark.claim("sequential: Remark 2.2")
 @pytest.mark.parametrize(("x", "y", "z"), [(2, 3, 1), (2, 2, 2), (1, 1, 3)])
 def test_a_result_is_its_row_of_the_source_values(x: int, y: int, z: int) -> None:
     code = ProductCode(x, y, z)

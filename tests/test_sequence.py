@@ -6,7 +6,6 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from math import comb
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -23,13 +22,11 @@ from kofn.delays import (
     AsSlowAs,
     Change,
     Delays,
-    Fritchman,
     Given,
     Independent,
     PerUnit,
     Script,
     Slowed,
-    Stratified,
     read_timings,
 )
 from kofn.engines.base import Engine, Wrapped
@@ -73,6 +70,7 @@ def right(stream: Stream, jobs: Pairs, found: list[NDArray[np.float64]]) -> None
         assert np.linalg.norm(Z - X @ Y) <= bound * np.linalg.norm(X) * np.linalg.norm(Y)
 
 
+@pytest.mark.claim("sequential: Remark 5.1")
 @pytest.mark.parametrize("code", CODES, ids=repr)
 def test_jobs_of_many_shapes_are_right_and_in_order(code: SequenceCode) -> None:
     delays = Slowed(Independent(0.3, seed=1), 5.0, UNIT)
@@ -163,57 +161,7 @@ def simulate(code: SequenceCode, delays: Slowed, jobs: int, P: int, mu: float) -
 UNIT_LOAD = 1e4 / (2520 * 10 * 2520)  # a whole job takes one worker 10,000 seconds
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("delta", [0.1, 0.4])
-@pytest.mark.parametrize(("P", "alpha", "S"), [(4, 5.0, 2), (6, 10.0, 3)])
-def test_virtual_time_agrees_with_the_closed_forms(
-    P: int, alpha: float, S: int, delta: float
-) -> None:
-    delays = Slowed(Stratified(delta, P), alpha, UNIT_LOAD)
-    late = {s: sum(_binomial(P, i, delta) for i in range(s + 1, P + 1)) for s in (0, S)}
-    for code, s in ((Uncoded(2, P // 2), 0), (kofn.Polynomial(1, P - S), S)):
-        expected = (alpha * late[s] + 1 - late[s]) / (P - s)
-        found = simulate(code, delays, 1024, P, 0.0).report.seconds / 1024 / 1e4
-        assert abs(found / expected - 1) < 0.02
-
-
-def test_idip_stays_under_its_corrected_bound() -> None:
-    P, W, N, alpha, delta = 4, 4, 10, 5.0, 0.4
-    waits = sum(_binomial(P * W, i, delta) for i in range(N + 1, P * W + 1))
-    everyone = delta**P * sum(_binomial(P * (W - 1), i, delta) for i in range(N - P + 1))
-    bound = (1 + (alpha - 1) * (waits + everyone)) / (P - N / W)
-    delays = Slowed(Stratified(delta, P), alpha, UNIT_LOAD)
-    stream = simulate(kofn.IDIP(2, 3, 3, N, W), delays, 1024, P, 0.0)
-    assert stream.report.seconds / 1024 / 1e4 < bound
-    assert all(r.conforms != r.waited for r in stream.report.rounds)
-    assert stream.report.overdue == ()
-
-
-@pytest.mark.slow
-def test_dip_needs_at_most_0_66_of_the_time_of_polynomial_codes() -> None:
-    delays = Slowed(Independent(0.3, seed=2), 5.0, UNIT_LOAD)
-    poly = simulate(kofn.Polynomial(2, 1), delays, 1500, 4, 0.0).report.seconds
-    dip = simulate(kofn.DIP(2, 3, delay=3, lam=1), delays, 1500, 4, 0.0).report.seconds
-    assert dip <= 0.66 * poly
-
-
-@pytest.mark.slow
-def test_bursts_dip_and_idip_need_at_most_0_70() -> None:
-    """The chain: good to bad 0.2, two bad states in line, each left with 0.5.
-
-    Where a quarter of the fastest worker's time is waited for, jobs need two more rounds.
-    """
-    delays = Slowed(Fritchman(0.2, 0.5, 2, seed=3), 5.0, UNIT_LOAD)
-    known: dict[float, tuple[SequenceCode, ...]] = {
-        0.0: (kofn.DIP(2, 3, 3, 1), kofn.IDIP(2, 3, 3, N=10, W=4)),
-        0.25: (kofn.DIP(3, 4, 5, 1), kofn.IDIP(2, 5, 5, N=14, W=6)),
-    }
-    for slack, codes in known.items():
-        poly = simulate(kofn.Polynomial(2, 1), delays, 700, 4, slack).report.seconds
-        for code in codes:
-            assert simulate(code, delays, 700, 4, slack).report.seconds <= 0.70 * poly
-
-
+@pytest.mark.claim("sequential: Section 2.1, stragglers")
 def test_stragglers_are_those_beyond_the_slack() -> None:
     pattern = np.zeros((8, 4), dtype=bool)
     pattern[2, 1] = pattern[3, 3] = True
@@ -372,10 +320,6 @@ def test_who_takes_the_slot_of_a_wrong_worker_has_it_alone() -> None:
     assert slots == {0: 0, 1: 1}  # it is given work again, in the next round
     told(Joined(2.0, 2))
     assert round.slots == slots == {0: 0, 2: 1}
-
-
-def _binomial(n: int, i: int, p: float) -> float:
-    return comb(n, i) * p**i * (1 - p) ** (n - i)
 
 
 # Losses and joiners.

@@ -86,6 +86,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.claim("sequential: Algorithm 2 (IDIP)")
 @pytest.mark.parametrize(("P", "N", "W", "rounds"), SMALL)
 def test_every_conforming_pattern_meets_every_deadline(P: int, N: int, W: int, rounds: int) -> None:
     load = 1 / (P - Fraction(N, W))
@@ -100,6 +101,7 @@ def test_every_conforming_pattern_meets_every_deadline(P: int, N: int, W: int, r
     assert count > 1 or N == 0
 
 
+@pytest.mark.claim("sequential: Algorithm 1 (DIP)")
 @pytest.mark.slow
 @pytest.mark.parametrize(("P", "N", "W"), [(4, 10, 4), (4, 4, 4), (6, 7, 5), (8, 20, 5), (5, 2, 6)])
 def test_no_search_finds_a_conforming_pattern_that_misses_a_deadline(
@@ -170,6 +172,7 @@ def bursty(pattern: Pattern, B: int, W: int, lam: int) -> bool:
     return True
 
 
+@pytest.mark.claim("sequential: Supplement 3.2.3, IDIP for bursts")
 @pytest.mark.parametrize(
     ("P", "B", "W", "lam", "rounds"),
     [(2, 1, 2, 1, 5), (2, 1, 3, 2, 5), (2, 2, 3, 1, 6), (2, 2, 3, 2, 6), (3, 1, 2, 2, 4)],
@@ -208,6 +211,7 @@ def test_idip_for_bursts_says_what_is_wrong() -> None:
         BurstIDIP(2, 3, delay=3, B=2, W=3, lam=5).ledger(4)
 
 
+@pytest.mark.claim("sequential: Section 3.2.2, other patterns")
 def test_idip_waits_until_the_pattern_conforms() -> None:
     ledger = Improved(6, 4, Arbitrary(10, 4))
     for round in range(3):
@@ -244,6 +248,16 @@ def test_dip_gives_the_due_job_what_it_lacks() -> None:
         for batch in second[1:]:
             ledger.deliver(batch[slot])
     assert ledger.may_end([0, 1])
+
+
+def test_dip_as_printed_codes_every_mini_task() -> None:
+    for plain, least in ((True, 0), (False, 4)):
+        ledger = DIP(2, 2, delay=2, lam=2, plain=plain).ledger(4)
+        assert [mini.row for mini in ledger.begin(0)[0].values()] == list(range(least, least + 4))
+        ledger.end([0])
+        # Then nothing is left that could be uncoded.
+        assert all(mini.row >= 4 for batch in ledger.begin(1)[1:] for mini in batch.values())
+    assert DIP(2, 3, delay=2, lam=2).ledger(4).begin(0)[0][0] == Mini(0, 6)  # 4 does not divide 6
 
 
 def test_what_a_round_will_hold_is_known_before_where_it_is_sure() -> None:
@@ -305,15 +319,19 @@ def test_random_patterns_conform_and_are_full() -> None:
         pattern[t, worker] = False
 
 
+@pytest.mark.claim("sequential: Section 3.2.1, (N, W) model")
 def test_all_patterns_are_all_of_them() -> None:
-    rng = np.random.default_rng(0)
-    found = {pattern.tobytes() for pattern in adversary.every(4, 2, 2, 2)}
-    brute = {
-        p.tobytes()
-        for bits in range(1 << 8)
-        if adversary.conforms(
-            p := np.array([bits >> i & 1 for i in range(8)], bool).reshape(4, 2), 2, 2
-        )
-    }
+    """By the definition of the (N, W)-arbitrary model, window by window, and round by round."""
+    rng, (rounds, P, N, W) = np.random.default_rng(0), (4, 2, 2, 2)
+    found = {pattern.tobytes() for pattern in adversary.every(rounds, P, N, W)}
+    model, brute = Arbitrary(N, W), set()
+    for bits in range(1 << rounds * P):
+        pattern = np.array([bits >> i & 1 for i in range(rounds * P)], bool).reshape(rounds, P)
+        windows = [pattern[first : first + W].sum() for first in range(rounds - W + 1)]
+        conforms = max(windows) <= N
+        late = [frozenset(np.flatnonzero(row).tolist()) for row in pattern]
+        assert all(model.conforms(late[:r], now) for r, now in enumerate(late)) == conforms
+        assert adversary.conforms(pattern, N, W) == conforms
+        brute |= {pattern.tobytes()} if conforms else set()
     assert found == brute
-    assert adversary.random(rng, 4, 2, 2, 2).tobytes() in found
+    assert adversary.random(rng, rounds, P, N, W).tobytes() in found

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ..delays import Fritchman, Independent, Slowed, Stragglers, Stratified
+from ..delays import Fritchman, Independent, Slowed, Stragglers, Stratified, adversary
 from ..engines.base import Engine
 from ..sequence import DIP, IDIP, BurstIDIP, Polynomial, SequenceCode, Uncoded
 from . import sequential_parts as parts
 from . import sequential_runs as runs
 from . import sequential_search as search
 from . import sequential_theory as theory
-from .datasets import made_up_images, read_mnist
+from .datasets import Images, made_up_images, read_mnist
 from .kept import Kept
 from .timing import OnStep, machine
 
@@ -34,13 +34,18 @@ CHAIN_MEANS = (
 # Layers as published, for virtual time: 784 - 3000 - 3000 - 10, batches of 1024.
 PAPER_WIDTHS, BATCH, MODELS = (784, 3000, 3000, 10), 1024, 5
 
-# Those that Krishnan et al. chose, for Figure 2 and Table 1 (mu = 0.25). For bursts their IDIP is
-# the variant for them, xy = 12. Its B, W and ε are not in the text: these fit xy and T.
+# Those that Krishnan et al. chose, for Figure 2 and Table 1 (mu = 0.25), and DIP as their
+# Algorithm 1 prints it. For bursts their IDIP is the variant for them, xy = 12. Its B, W and ε
+# are not in the text: these fit xy and T.
 BURST = BurstIDIP(2, 6, DELAY, B=2, W=3, lam=2)
 PLAIN: dict[str, SequenceCode] = {"uncoded": Uncoded(2, 2), "poly": Polynomial(2, 1)}
 PUBLISHED: dict[str, dict[str, SequenceCode]] = {
-    "iid": {**PLAIN, "dip": DIP(2, 3, DELAY, lam=1), "idip": IDIP(2, 3, DELAY, N=10, W=4)},
-    "fritchman": {**PLAIN, "dip": DIP(2, 2, DELAY, lam=2), "idip": BURST},
+    "iid": {
+        **PLAIN,
+        "dip": DIP(2, 3, DELAY, lam=1, plain=False),
+        "idip": IDIP(2, 3, DELAY, N=10, W=4),
+    },
+    "fritchman": {**PLAIN, "dip": DIP(2, 2, DELAY, lam=2, plain=False), "idip": BURST},
 }
 # Training under bursts: Algorithm 2 with the N that the search finds at mu = 0.25.
 TRAINED: dict[str, dict[str, SequenceCode]] = {
@@ -77,6 +82,8 @@ class Settings:
     figure_search: int = 400  # rounds that its parameters are searched on
     search_rounds: int = 2000  # the same for the tables
     virtual_jobs: int = 4000  # of the tables
+    table_jobs: int = 4000  # of Table 1 with the published codes, for each seed
+    table_seeds: int = 8
     wall_jobs: int = 48
     wall_whole: float = 2.0  # seconds of a whole job on one worker
     paper_jobs: int = 10_000  # of Figure 2 at full size, in virtual time
@@ -89,12 +96,14 @@ class Settings:
     full_batch: int = BATCH
     repeats: int = 5  # of each part that is timed at full size
     deltas: tuple[float, ...] = DELTAS
+    product: tuple[int, int, int] = (1024, 784, 300)  # see `held` of sequential_runs
+    simulated: bool = False  # the workers that work by wall clock otherwise
     seed: int = 1
 
     @property
     def progress_steps(self) -> int:
         """How often `measure` calls `on_step`."""
-        return len(FIGURE_1) * len(self.deltas) + 2 * 2 * len(SLACKS) + 2 + 1 + 8 + 8 + 1
+        return len(FIGURE_1) * len(self.deltas) + 2 + 2 * 2 * len(SLACKS) + 2 + 1 + 8 + 8 + 1
 
 
 FULL = Settings()
@@ -103,6 +112,8 @@ QUICK = Settings(
     figure_search=60,
     search_rounds=300,
     virtual_jobs=400,
+    table_jobs=400,
+    table_seeds=2,
     wall_jobs=16,
     wall_whole=0.4,
     paper_jobs=400,
@@ -119,11 +130,7 @@ QUICK = Settings(
 
 def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) -> dict[str, Any]:
     """Run everything and return what goes to results.json. Only training needs data."""
-    if data is None:
-        images = made_up_images(4096, 1), made_up_images(1000, 2)
-    else:
-        images = read_mnist(data, "train"), read_mnist(data, "test")
-    known = "made-up images" if data is None else "MNIST"
+    known, train, test = training_data(data)
     results: dict[str, Any] = {
         "stood_in": STOOD_IN,
         "fritchman_chain": CHAIN_MEANS,
@@ -133,6 +140,10 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) 
             name: kept(f"figure 1{name}", partial(figure_1, name, settings, on_step))
             for name in FIGURE_1
         },
+        "table_1": {
+            model: kept(f"published, {model}", partial(table_1, model, settings, on_step))
+            for model in PUBLISHED
+        },
         "wall": {},
     }
 
@@ -141,7 +152,7 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) 
         pattern = stragglers(model, settings).pattern(settings.search_rounds, P)
         return search.chosen(P, DELAY, pattern, ALPHA, mu)
 
-    with runs.engines(PUBLISHED["iid"], P) as on:
+    with runs.engines(PUBLISHED["iid"], P, settings.simulated) as on:
         for model in PUBLISHED:
             played = partial(table, model, codes, settings, on_step)
             results[model] = kept(f"table 1, {model}", played)
@@ -153,36 +164,78 @@ def measure(data: Path | None, settings: Settings, on_step: OnStep, kept: Kept) 
     }
     results["burst_variant"] = kept("bursts", partial(burst_variant, settings, on_step))
     results["burst_spans"] = kept("burst spans", partial(burst_spans, settings))
-    results["theorem_3_1"] = theorem_3_1()
+    results["burst_chains"] = kept("burst chains", partial(burst_chains, settings))
+    results["theorem_3_1"] = kept("theorem 3.1", partial(theorem_3_1, settings.seed))
     unit = settings.largest / (settings.batch * settings.widths[0] * settings.widths[1])
     for key, model in (("training", "iid"), ("training_bursts", "fritchman")):
         delays = Slowed(plain_stragglers(model, settings), ALPHA, unit)
         shape = (settings.widths, settings.steps, settings.batch)
+        how = (shape, settings.product, settings.simulated)
         results[key] = runs.networks_on_mnist(
-            TRAINED[model], delays, *images, shape, on_step, kept, key
+            TRAINED[model], delays, train, test, *how, on_step, kept, key
         )
     results["table1_parts"] = {
         model: kept(f"parts, {model}", partial(table_1_parts, model, settings, on_step))
         for model in TRAINED
     }
     sizes = (settings.full_widths, settings.full_steps, settings.full_batch)
-    train = partial(parts.training_at_full_size, *sizes, *images)
-    results["full_size"] = kept("full size", train)
+    whole = partial(parts.training_at_full_size, *sizes, train, test)
+    results["full_size"] = kept("full size", whole)
     on_step("training at full size")
     results["settings"] = asdict(settings) | machine()
     return results
 
 
-def stragglers(model: str, settings: Settings, block: int = 1024) -> Stragglers:
+def training_data(data: Path | None) -> tuple[str, Images, Images]:
+    """Images to train and to test on, after what they are called."""
+    if data is None:
+        return "made-up images", made_up_images(4096, 1), made_up_images(1000, 2)
+    return "MNIST", read_mnist(data, "train"), read_mnist(data, "test")
+
+
+def stragglers(
+    model: str, settings: Settings, block: int = 1024, seed: int | None = None
+) -> Stragglers:
     """Independent ones (stratified: less chance in the mean), or the chain."""
-    if model == "iid":
-        return Stratified(DELTA, P, settings.seed, block)
-    return Fritchman(**CHAIN, seed=settings.seed)
+    seed = settings.seed if seed is None else seed
+    return Stratified(DELTA, P, seed, block) if model == "iid" else Fritchman(**CHAIN, seed=seed)
 
 
 def plain_stragglers(model: str, settings: Settings) -> Stragglers:
     """Independent ones as they come, or the chain."""
     return Independent(DELTA, settings.seed) if model == "iid" else stragglers(model, settings)
+
+
+def table_1(model: str, settings: Settings, on_step: OnStep) -> dict[str, Any]:
+    """Table 1 with the published codes, in virtual time, by slack.
+
+    `over_poly`: time per job over the polynomial code's under the same stragglers, the
+    mean over the seeds; `error` is its standard error.
+    """
+    jobs, seeds = settings.table_jobs, range(1, settings.table_seeds + 1)
+    slow = [stragglers(model, settings, min(jobs, 1024), seed) for seed in seeds]
+
+    def times(code: SequenceCode, mu: float) -> Any:
+        return np.array([runs.virtual(code, s, P, ALPHA, mu, jobs).per_job for s in slow])
+
+    codes = PUBLISHED[model]
+    # Rounds of these end as soon as their product is there, so mu does not matter to them.
+    prompt = {kind: times(code, 0.0) for kind, code in codes.items() if code.delay == 0}
+    table: dict[str, Any] = {"seeds": len(slow), "jobs": jobs}
+    for mu in SLACKS:
+        late = {kind: times(code, mu) for kind, code in codes.items() if code.delay}
+        ratios = {kind: t / prompt["poly"] for kind, t in (prompt | late).items()}
+        published = TABLE_1[model]
+        table[f"mu_{mu:g}"] = {
+            "over_poly": {kind: float(ratio.mean()) for kind, ratio in ratios.items()},
+            "error": {
+                kind: float(ratio.std(ddof=1) / len(slow) ** 0.5) for kind, ratio in ratios.items()
+            },
+        }
+    table["parameters"] = {kind: repr(code) for kind, code in codes.items()}
+    table["published"] = {kind: R / published["poly"] for kind, R in published.items()}
+    on_step(f"table 1, {model}, the published codes")
+    return table
 
 
 def burst_variant(settings: Settings, on_step: OnStep) -> dict[str, Any]:
@@ -216,16 +269,40 @@ def burst_spans(settings: Settings) -> dict[str, Any]:
     return {f"mu_{mu:g}": search.burst_spans(P, pattern, ALPHA, mu) for mu in SLACKS}
 
 
-def theorem_3_1() -> list[dict[str, Any]]:
-    """The least load there is against that of DIP and of IDIP, at the settings of this page."""
+def burst_chains(settings: Settings) -> dict[str, Any]:
+    """The published codes for bursts on other chains, in first-order time; the least of IDIP."""
+    found: dict[str, Any] = {}
+    for mu in SLACKS:
+        codes = PUBLISHED["fritchman"]
+        rows = search.over_chains(P, codes, settings.search_rounds, ALPHA, mu)
+        least = min(row["over_poly"]["idip"] for row in rows)
+        found[f"mu_{mu:g}"] = {"chains": rows, "least_idip": least}
+    return found
+
+
+def theorem_3_1(seed: int) -> list[dict[str, Any]]:
+    """The least load that there is, against the most that DIP and IDIP give a worker in a round.
+
+    Counted in their ledgers, on patterns with at most N stragglers in any W rounds: those of the
+    proof, with all N in the first rounds of each window, and random ones that no straggler can be
+    added to. `late`: rounds at the end of which a job was overdue.
+    """
     rows = []
     for workers, N, W in ((4, 4, 4), (4, 10, 4), (4, 11, 4), (6, 7, 5), (6, 15, 5)):
-        k = workers * W - N
-        rows.append(
-            {"P": workers, "N": N, "W": W, "bound": theory.least_load(workers, N, W)}
-            | {"dip": W / DIP(*search.factors(k), delay=W - 1, lam=workers).product.k}
-            | {"idip": W / IDIP(*search.factors(k), delay=W - 1, N=N, W=W).product.k}
-        )
+        k, rng = workers * W - N, np.random.default_rng(seed)
+        window = np.arange(W * workers).reshape(W, workers) < N
+        patterns = [np.tile(window, (8, 1))]
+        patterns += [adversary.random(rng, 8 * W, workers, N, W) for _ in range(8)]
+        codes: dict[str, SequenceCode] = {
+            "dip": DIP(*search.factors(k), delay=W - 1, lam=workers),
+            "idip": IDIP(*search.factors(k), delay=W - 1, N=N, W=W),
+        }
+        row = {"P": workers, "N": N, "W": W, "bound": theory.least_load(workers, N, W)}
+        for kind, code in codes.items():
+            counts = [theory.most_mini_tasks(code.ledger(workers), p) for p in patterns]
+            row[kind] = max(most for most, _ in counts) / code.product.k
+            row[f"{kind}_late"] = sum(late for _, late in counts)
+        rows.append(row)
     return rows
 
 
@@ -287,6 +364,13 @@ def figure_1(name: str, settings: Settings, on_step: OnStep) -> list[dict[str, A
                 "dip": measured["dip"].per_job,
                 "dip_without_deadline": theory.dip_without_deadline(alpha, beta, workers, delta),
                 "measured": {kind: run.per_job for kind, run in measured.items()},
+                "loads": {kind: run.load for kind, run in measured.items()},
+                "rounds_after_last_job": {
+                    kind: len(run.report.rounds) - settings.figure_jobs
+                    for kind, run in measured.items()
+                },
+                "delay": W - 1,
+                "idip_load_of_the_bound": W / (workers * W - N),
                 "parameters": {kind: repr(code) for kind, code in codes.items()},
             }
         )
@@ -295,6 +379,7 @@ def figure_1(name: str, settings: Settings, on_step: OnStep) -> list[dict[str, A
 
 
 Codes = Callable[[str, float], Mapping[str, SequenceCode]]  # of a model and a slack
+Engines = Mapping[str, Engine | None]  # by code; None is simulated
 
 
 def table(model: str, codes: Codes, settings: Settings, on_step: OnStep) -> dict[str, Any]:
@@ -309,7 +394,7 @@ def table(model: str, codes: Codes, settings: Settings, on_step: OnStep) -> dict
 
 
 def wall_table(
-    model: str, codes: Codes, on: Mapping[str, Engine], settings: Settings, on_step: OnStep
+    model: str, codes: Codes, on: Engines, settings: Settings, on_step: OnStep
 ) -> dict[str, Any]:
     """The same by wall clock."""
     jobs, whole, iid = settings.wall_jobs, settings.wall_whole, model == "iid"
@@ -353,12 +438,14 @@ def figure_2(model: str, settings: Settings, on_step: OnStep) -> dict[str, Any]:
         run = runs.virtual(code, slow, P, ALPHA, 0.25, settings.paper_jobs, shapes)
         spent = np.cumsum([r.seconds for r in run.report.rounds]) / runs.WHOLE
         step = max(1, len(spent) // 200)
+        loads = np.array([r.load for r in run.report.rounds[:200]]) / mean
         curves[kind] = {
             "per_job": run.per_job,
             "parameters": run.parameters,
             "rounds": list(range(step, len(spent) + 1, step)),
             "cumulative": spent[step - 1 :: step].tolist(),
-            "loads": [r.load / mean for r in run.report.rounds[:200]],
+            "loads": loads.tolist(),
+            "load_variation": float(loads.std() / loads.mean()),
             # A step of all networks is 8 jobs of each, of which one begins in a round.
             "step_ends": spent[len(shapes) - 1 :: len(shapes)].tolist(),
         }

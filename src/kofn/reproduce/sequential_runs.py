@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -24,16 +23,16 @@ from ..learn.network import Network
 from ..sequence import SequenceCode, SequenceReport, Stream, Uncoded
 from .datasets import Images
 from .kept import Kept
-from .timing import OnStep
+from .timing import OnStep, stand_ins
 
 WHOLE = 1e4  # simulated seconds of a whole job: what a worker needs to drop stale work is nothing
 SIZE = (2520, 10, 2520)  # of a job in virtual time: whatever x and y are, its blocks are equal
 SMALL = (12, 60, 840)  # of a job by wall clock: small, and its blocks are equal as well
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3)  # of five networks
 WORKERS, SLACK = 4, 0.25
-PRODUCT = (1024, 784, 300)  # of which the master's share of time is measured
-PRODUCT_SECONDS = 0.5  # what it takes one worker then, with delays
+PRODUCT_SECONDS = 0.5  # of the product of which the master's share of time is measured
 Shape = tuple[int, int, int]
+Clock = Callable[[], float]
 
 
 @dataclass(eq=False)
@@ -43,6 +42,7 @@ class Run:
     per_job: float
     report: SequenceReport
     parameters: str
+    load: float = 0.0  # mean over the rounds in which a job begins, of a mean job
 
 
 def virtual(
@@ -67,12 +67,14 @@ def virtual(
             stream.submit_size(*shapes[job % len(shapes)])
         for _ in stream:
             pass
-        return Run(stream.report.seconds / jobs / WHOLE, stream.report, repr(code))
+        report = stream.report
+        load = float(np.mean([r.load for r in report.rounds[:jobs]])) / work
+        return Run(report.seconds / jobs / WHOLE, report, repr(code), load)
 
 
 def wall(
     code: SequenceCode,
-    engine: Engine,
+    engine: Engine | None,
     stragglers: Stragglers,
     alpha: float,
     mu: float,
@@ -81,20 +83,22 @@ def wall(
 ) -> Run:
     """The same on local processes, by wall clock; a whole job takes one worker `whole` seconds.
 
-    The engine stays open: another run may follow on it.
+    The engine stays open: another run may follow on it. Without an engine the workers
+    and their clock are simulated; what they compute is real.
     """
     X, Y = _factors(SMALL)
     exact = X @ Y
-    begins = next(engine.counters()[0])  # the pattern's first round is the one after this
+    begins = 0 if engine is None else next(engine.counters()[0])
     delays = Slowed(Shifted(stragglers, by=begins), alpha, whole / float(np.prod(SMALL)))
-    stream = connect(Paced(engine, delays)).sequence(code, slack=mu)
-    start = time.perf_counter()
+    machines = stand_ins(WORKERS, delays) if engine is None else Paced(engine, delays)
+    stream = connect(machines).sequence(code, slack=mu)
+    start = machines.now()
     for _ in range(jobs):
         stream.submit(X, Y)
     for Z in stream:
         if not np.allclose(Z, exact, rtol=0.0, atol=1e-9 * float(np.abs(exact).max())):
             raise AssertionError(f"{code} gave a wrong product")
-    spent = time.perf_counter() - start
+    spent = machines.now() - start
     return Run(spent / jobs / whole, stream.report, repr(code))
 
 
@@ -110,9 +114,14 @@ def warm_up(cluster: Cluster) -> None:
 
 
 @contextmanager
-def engines(kinds: Iterable[str], workers: int) -> Iterator[Mapping[str, Engine]]:
-    """Local workers for each kind of code, warm."""
+def engines(
+    kinds: Iterable[str], workers: int, simulated: bool
+) -> Iterator[Mapping[str, Engine | None]]:
+    """Local workers for each kind of code, warm; None for each if they are simulated."""
     with ExitStack() as stack:
+        if simulated:
+            yield dict.fromkeys(kinds)
+            return
         on = {kind: stack.enter_context(LocalEngine(workers)) for kind in kinds}
         for engine in on.values():
             warm_up(connect(engine))
@@ -120,7 +129,7 @@ def engines(kinds: Iterable[str], workers: int) -> Iterator[Mapping[str, Engine]
 
 
 def walls(
-    codes: Mapping[str, SequenceCode], on: Mapping[str, Engine], *args: Any
+    codes: Mapping[str, SequenceCode], on: Mapping[str, Engine | None], *args: Any
 ) -> dict[str, Run]:
     """One `wall` each, side by side: workers sleep most of the time, and so do their masters."""
     with ThreadPoolExecutor(len(codes)) as pool:
@@ -145,13 +154,16 @@ def networks_on_mnist(
     data: Images,
     test: Images,
     sizes: tuple[Sequence[int], int, int],
+    product: Shape,
+    simulated: bool,
     on_step: OnStep,
     kept: Kept,
     name: str,
 ) -> dict[str, Any]:
     """Losses, seconds and curves by code; how far the losses are from plain training's.
 
-    `sizes`: widths of the layers, steps, and rows of a batch. Each code is kept under `name`.
+    `sizes`: widths of the layers, steps, and rows of a batch. `product`: shape of the
+    jobs of which the master's share of time is measured. Each code is kept under `name`.
     """
     widths, steps, batch = sizes
 
@@ -166,8 +178,8 @@ def networks_on_mnist(
 
     def trained(code: SequenceCode) -> dict[str, Any]:
         networks = fresh()
-        with _stream(code, delays) as stream:
-            points, seconds = _train(stream, networks, data, few, steps, batch)
+        with _stream(code, delays, simulated) as (stream, clock):
+            points, seconds = _train(stream, clock, networks, data, few, steps, batch)
             report = stream.report
         losses = np.array([network.losses for network in networks])
         return {
@@ -187,55 +199,67 @@ def networks_on_mnist(
     for kind, code in codes.items():
         by_code[kind] = kept(f"{name}, {kind}", partial(trained, code))
         on_step(f"training, {kind}")
-    paced = replace(delays, unit=PRODUCT_SECONDS / float(np.prod(PRODUCT)))
+    paced = replace(delays, unit=PRODUCT_SECONDS / float(np.prod(product)))
+
+    def share(pace: Slowed | None) -> float:
+        with _stream(codes["dip"], pace, simulated) as (stream, _):
+            return held(stream, product)
+
     pace = {"with_delays": paced, "without_delays": None}
     return {
         "codes": by_code,
         "jobs": len(RATES) * steps * 8,
         "final_losses": plain[:, -1].tolist(),
-        "held_share_of_1024x784x300": {
-            **{k: kept(f"{name}, {k}", partial(held, codes["dip"], pace[k])) for k in pace},
+        "held_share_of_a_product": {
+            "shape": list(product),
+            **{k: kept(f"{name}, {k}", partial(share, pace[k])) for k in pace},
             "product_seconds": PRODUCT_SECONDS,
         },
     }
 
 
 def _train(
-    stream: Stream, networks: list[Network], data: Images, test: Images, steps: int, batch: int
+    stream: Stream,
+    clock: Clock,
+    networks: list[Network],
+    data: Images,
+    test: Images,
+    steps: int,
+    batch: int,
 ) -> tuple[list[tuple[float, float]], float]:
     """Return (seconds, test loss) of the first network after each step, and the seconds of all.
 
     What it takes to compute test losses is not counted.
     """
     points: list[tuple[float, float]] = []
-    start = time.perf_counter()
+    start = clock()
 
     def note(network: int, step: int, loss: float) -> None:
         nonlocal start
         if network == 0:
-            now = time.perf_counter()
+            now = clock()
             points.append((now - start, networks[0].loss(*test)))
-            start += time.perf_counter() - now
+            start += clock() - now
 
     train_many(stream, networks, *data, steps=steps, batch=batch, callback=note)
-    return points, time.perf_counter() - start
+    return points, clock() - start
 
 
 @contextmanager
-def _stream(code: SequenceCode, delays: Slowed | None) -> Iterator[Stream]:
-    """A sequence on local workers that have loaded what they will run."""
-    engine = LocalEngine(WORKERS)
-    with connect(engine if delays is None else Paced(engine, delays)) as cluster:
+def _stream(
+    code: SequenceCode, delays: Slowed | None, simulated: bool
+) -> Iterator[tuple[Stream, Clock]]:
+    """A sequence on workers that have loaded what they will run, and their clock."""
+    with connect(stand_ins(WORKERS, delays, simulated)) as cluster:
         warm_up(cluster)
-        yield cluster.sequence(code, SLACK)
+        yield cluster.sequence(code, SLACK), cluster.engine.now
 
 
-def held(code: SequenceCode, delays: Slowed | None) -> float:
-    """The share of time in which no worker of the local engine had work because of the master."""
-    X, Y = _factors(PRODUCT)
-    with _stream(code, delays) as stream:
-        for _ in range(20):
-            stream.submit(X, Y)
-        for _ in stream:
-            pass
-        return stream.report.held_share
+def held(stream: Stream, product: Shape) -> float:
+    """The share of time in which no worker had work because of the master."""
+    X, Y = _factors(product)
+    for _ in range(20):
+        stream.submit(X, Y)
+    for _ in stream:
+        pass
+    return stream.report.held_share

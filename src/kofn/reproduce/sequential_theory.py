@@ -8,6 +8,9 @@ from __future__ import annotations
 from functools import cache
 from math import comb
 
+from ..delays.stragglers import Pattern
+from ..sequence.ledger import Ledger
+
 
 def tail(n: int, more_than: int, p: float) -> float:
     """P(Binomial(n, p) > more_than)."""
@@ -31,6 +34,25 @@ def least_load(P: int, N: int, W: int) -> float:
     Of N stragglers in the first of every W rounds P W - N results are left, for W jobs.
     """
     return 1.0 / (P - N / W)
+
+
+def most_mini_tasks(ledger: Ledger, pattern: Pattern) -> tuple[int, int]:
+    """The most mini-tasks of a worker in a round of a pattern, and rounds with an overdue job.
+
+    A job begins in each round, and stragglers deliver nothing.
+    """
+    most = late = 0
+    for job, slow in enumerate(pattern.tolist()):
+        batches = ledger.begin(job)
+        most = max(most, *(sum(slot in batch for batch in batches) for slot in range(len(slow))))
+        fine = [slot for slot, straggles in enumerate(slow) if not straggles]
+        for batch in batches:
+            for slot in fine:
+                if slot in batch:
+                    ledger.deliver(batch[slot])
+        late += ledger.due is not None
+        ledger.end(fine)
+    return most, late
 
 
 def idip_bound(

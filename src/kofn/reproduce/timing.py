@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster, connect
-from ..delays import PerUnit
+from ..delays import Delays, PerUnit
+from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
+from ..engines.virtual import VirtualEngine
 
 OnStep = Callable[[str], None]  # called after each step, with what is being done
 Product = Callable[[], NDArray[Any]]
@@ -22,16 +23,28 @@ Product = Callable[[], NDArray[Any]]
 DRAIN = 2.0  # seconds at most that workers get to drop the work of the round before
 
 
+def stand_ins(workers: int, delays: Delays | None, simulated: bool = True) -> Engine:
+    """Workers that stand in for machines with these delays: simulated ones, or processes.
+
+    Simulated workers compute, too, but their clock is simulated.
+    """
+    if simulated:
+        return VirtualEngine(workers, delays=delays)
+    processes = LocalEngine(workers)
+    return processes if delays is None else Paced(processes, delays)
+
+
 def paced(
     workers: int,
     rows: float,
     share_seconds: float,
     slow: Mapping[int, float] | None = None,
+    simulated: bool = False,
     **options: Any,
 ) -> Cluster:
-    """Local workers, each a stand-in for a machine that reads `rows` rows in `share_seconds`."""
+    """Workers, each a stand-in for a machine that reads `rows` rows in `share_seconds`."""
     delays = PerUnit(share_seconds / rows, slow or {})
-    return connect(Paced(LocalEngine(workers), delays), **options)
+    return connect(stand_ins(workers, delays, simulated), **options)
 
 
 class Timer:
@@ -57,9 +70,9 @@ class Timer:
         for turn in range(warm + rounds):
             for kind, (cluster, product) in kinds.items():
                 drain(cluster)
-                start = time.perf_counter()
+                start = cluster.engine.now()
                 y = product()
-                spent = time.perf_counter() - start
+                spent = cluster.engine.now() - start
                 self.worst = max(self.worst, float(np.linalg.norm(y - self.exact)) / self._norm)
                 if turn >= warm:
                     seconds[kind].append(spent)
@@ -69,9 +82,11 @@ class Timer:
 
 def drain(cluster: Cluster) -> None:
     """Wait until no worker is at the work of an earlier round."""
-    driver, end = cluster._driver, time.perf_counter() + DRAIN
+    driver = cluster._driver
+    now = driver.engine.now
+    end = now() + DRAIN
     driver.settle()
-    while driver.roster.owing(driver.engine.workers) and time.perf_counter() < end:
+    while driver.roster.owing(driver.engine.workers) and now() < end:
         driver.settle(0.01)
 
 

@@ -195,8 +195,8 @@ class Diagonal(Ledger):
     """Algorithm 1 (DIP): each job not done gets one mini-task a worker; the due one what it lacks.
 
     Of the due job, of which γ results are there, everyone gets ceil((k - γ) / lam) mini-tasks: so
-    any lam workers are enough. Where k is a multiple of the workers, the first k mini-tasks are
-    uncoded, which is less work for the master.
+    any lam workers are enough. As printed, every mini-task is coded. With `plain`, the first k
+    mini-tasks of a job are uncoded if the number of workers divides k: less work for the master.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Diagonal(Ledger):
     ) -> None:
         super().__init__(k, slots, delay, eta)
         self._lam = self.least = lam
-        self._plain = plain  # whether there are uncoded mini-tasks
+        self._plain = plain
 
     def _assign(self) -> list[Batch]:
         batches = []

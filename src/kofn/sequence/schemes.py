@@ -89,6 +89,10 @@ class DIP(SequenceCode):
     In its last round any `lam` workers are enough for what it lacks. With xy = PW - N, lam = P and
     delay = W - 1 the load is the least there is, 1 / (P - N/W), for any pattern with at most N
     stragglers in W rounds; other patterns are waited for.
+
+    plain: if the number of workers divides xy and z is 1, the first xy mini-tasks of
+    a job are uncoded, which saves the master work. With plain=False every mini-task is
+    coded, as in Algorithm 1 of Krishnan et al., 2020.
     """
 
     x: int
@@ -98,6 +102,7 @@ class DIP(SequenceCode):
     z: int = 1
     points: Points | None = None
     seed: int = 0
+    plain: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +114,7 @@ class DIP(SequenceCode):
                 f"lam of DIP is how many workers must be enough in a job's last round, 1 to the "
                 f"number of workers; got lam={self.lam} and {slots} workers. Use lam <= {slots}."
             )
-        plain = self.z == 1
+        plain = self.plain and self.z == 1
         return Diagonal(self.product.k, slots, self.delay, self.lam, eta, plain=plain)
 
 
