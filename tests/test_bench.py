@@ -19,7 +19,7 @@ import kofn
 from kofn.cli import app as app_module
 from kofn.cli.bench import commands, encode, frame, history, latency, many, peers, products, turns
 from kofn.cli.bench.frame import Figure
-from kofn.cli.bench.systems import settings, works
+from kofn.cli.bench.systems import child, libraries, settings, works
 from kofn.cli.bench.turns import interleaved
 
 app = app_module.app
@@ -241,6 +241,14 @@ def test_a_work_is_the_same_in_blocks_and_ends(name: str, tmp_path: Path) -> Non
         assert value[-1] <= data.target
         assert data.target < 300 * np.log(2)
         assert works.evaluations(data) == rounds
+
+
+def test_numpy_alone_does_the_works_that_it_claims(tmp_path: Path) -> None:
+    peer = libraries.NumPy(small(tmp_path))
+    for name in peer.does:
+        work = works.WORKS[name]
+        assert peer.prepare(name, work, np.zeros((1, works.WORKERS))) == [os.getpid()]
+        assert child.play(peer, name, work, 0.01)["off"] == 0.0
 
 
 def test_delays_are_drawn_once_and_recorded_ones_are_scaled(tmp_path: Path) -> None:

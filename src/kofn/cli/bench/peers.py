@@ -176,7 +176,7 @@ class Child:
         command = [sys.executable, "-c", program, self.peer, str(self.data.folder)]
         env = {**os.environ, TOKEN: f"{os.getpid()}-{self.log.stem}", "PYTHONUNBUFFERED": "1"}
         env |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        if self.peer == "scikit-learn":
+        if PEERS[self.peer].alone:
             env = {k: v for k, v in env.items() if not k.endswith("_NUM_THREADS")}
         if getattr(PEERS[self.peer], "ranks", False):
             spread = ["--bind-to", "none", "--oversubscribe", "-n", str(WORKERS + 1)]

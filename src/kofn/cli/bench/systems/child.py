@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from .libraries import Dask, DaskML, Joblib, Kofn, Peer, Ray, ScikitLearn
+from .libraries import Dask, DaskML, Joblib, Kofn, NumPy, Peer, Ray, ScikitLearn
 from .ranks import DDP, Collectives, Polling, serve
 from .settings import SETTINGS, delays
 from .spark import Spark
@@ -23,6 +23,7 @@ from .works import WORKS, Data, Floats, Steps, Work
 
 PEERS: dict[str, type[Peer]] = {
     "kofn": Kofn,
+    "NumPy": NumPy,
     "Dask": Dask,
     "Ray actors": Ray,
     "joblib": Joblib,
@@ -38,7 +39,7 @@ PEERS: dict[str, type[Peer]] = {
 def main(name: str, folder: str) -> None:
     """Start the peer here, and attend to the parent."""
     # Workers compute with one thread each; what has no workers has all of them.
-    if PEERS[name] is not ScikitLearn:
+    if not PEERS[name].alone:
         threadpool_limits(1)
     data = Data(Path(folder))
     if issubclass(PEERS[name], Collectives) and serve(data):

@@ -25,6 +25,7 @@ class Peer(ABC):
     needs: ClassVar[tuple[str, ...]] = ()  # modules that must be installed
     does: ClassVar[tuple[str, ...]] = ("products", "logistic", "sequence", "sums", "svd")
     delayed: ClassVar[bool] = True  # whether it has tasks in which delays can be slept
+    alone: ClassVar[bool] = False  # one process, which has the threads of all cores
 
     def __init__(self, data: Data) -> None:
         self.data = data
@@ -285,20 +286,27 @@ class DaskML(Dask):
         return above_target(self.data, cases, np.ravel(model.coef_))
 
 
-class ScikitLearn(Peer):
+class NumPy(Peer):
     """One process with a thread for each core: no workers, so only the process can be hit."""
 
-    needs: ClassVar[tuple[str, ...]] = ("sklearn",)
-    does: ClassVar[tuple[str, ...]] = ("logistic", "svd")
+    does: ClassVar[tuple[str, ...]] = ("products", "sequence", "sums", "svd")
     delayed = False
+    alone = True
 
     def prepare(self, name: str, work: Work, delays: Floats) -> list[int]:
-        self.array = np.array(self.data.array(str(work.array)))
+        self.array: Any = None if work.array is None else np.array(self.data.array(work.array))
         return [os.getpid()]
 
     def evaluate(self, work: Work, operand: Any) -> Floats:
-        """It has no rounds."""
-        raise NotImplementedError
+        value: Floats = work.fn(self.array, operand)
+        return value
+
+
+class ScikitLearn(NumPy):
+    """Its own logistic regression and randomized SVD, in one process as well."""
+
+    needs: ClassVar[tuple[str, ...]] = ("sklearn",)
+    does: ClassVar[tuple[str, ...]] = ("logistic", "svd")
 
     def whole(self, name: str) -> float | None:
         from sklearn.linear_model import LogisticRegression
