@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import driver_of, examples
+from support import examples
 
 import kofn
 from kofn.codes.rateless import LT, DenseMDS, RandomGroups
@@ -99,6 +99,7 @@ def test_parts_of_a_tuple_and_of_a_list_are_stacked_alike(cluster: kofn.Cluster)
 
 
 @pytest.mark.engine
+@pytest.mark.claim("rateless: Figure 1")
 @pytest.mark.parametrize("code", [LT(r=2), RandomGroups(d=8)], ids=repr)
 def test_the_sum_comes_without_the_killed_and_the_slow(code: Any) -> None:
     rng = np.random.default_rng(3)
@@ -112,34 +113,6 @@ def test_the_sum_comes_without_the_killed_and_the_slow(code: Any) -> None:
             assert found.exact
             assert np.allclose(found.value, gaussians(X, x).sum(axis=0), rtol=1e-10)
         assert len(cluster.workers) == 4
-
-
-@pytest.mark.slow
-def test_latencies_in_the_paper_s_model() -> None:
-    # Few trials here; `kofn reproduce rateless` has 500 of each. Five standard errors wide.
-    means = {}
-    for name, code, workers, trials in (
-        ("one", kofn.Uncoded(stream="whole"), 1, 400),
-        ("uncoded", kofn.Uncoded(), 200, 60),
-        ("two", kofn.FractionalRepetition(2, "whole"), 200, 60),
-        ("groups", RandomGroups(), 200, 20),
-        ("lt2", LT(r=2, symbols=4800), 200, 20),
-    ):
-        delays = Exponential(unit=0.005, mean=5.0)
-        engine = VirtualEngine(workers, delays=delays, compute=False, seed=1)
-        with kofn.connect(engine) as cluster:
-            parts = cluster.parts([*range(200)], code)
-            times = []
-            for _ in range(trials):
-                times.append(parts.sum(gaussian).report.seconds["total"])
-                while driver_of(cluster).roster.owing(cluster.workers):
-                    driver_of(cluster).settle(0.01)
-            means[name] = float(np.mean(times))
-    H200, H100 = (sum(1 / i for i in range(1, n + 1)) for n in (200, 100))
-    assert abs(means["one"] - (0.005 * 200 + 5)) <= 5 * 5.0 / np.sqrt(400)
-    assert abs(means["uncoded"] - (0.005 + 5 * H200)) <= 5 * 6.4 / np.sqrt(60)
-    assert abs(means["two"] - (0.01 + 2.5 * H100)) <= 5 * 3.2 / np.sqrt(60)
-    assert means["groups"] < means["lt2"] < means["one"] / 3
 
 
 def test_pareto_waits_have_the_tail_they_say() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import log
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ PRECODED: dict[str, LT | Raptor] = {
     "LT, systematic": replace(INACTIVATION, systematic=True),
     "Raptor, systematic": Raptor(systematic=True),
 }
+SIZES = (1000, 4000, 16_000)  # m, to see how the work grows
 CASES = (("lt1", 1000, 1), ("lt2", 1000, 2), ("lt1_10000", 10_000, 1))  # name, m, r
 
 
@@ -196,6 +198,26 @@ def decode_ms(details: dict[str, Any]) -> dict[str, Any]:
             for name, kinds in details.items()
         },
     }
+
+
+def growth(times: int) -> dict[str, Any]:
+    """What peeling does with m, for LT-1 and LT-2: O(m log m) by the paper.
+
+    `neighbors`: those of the symbols that it took, each of which is looked at once for each way
+    through the graph; `over_m_log_m`: divided by m ln m. Means over `times` codes.
+    """
+    rows: dict[str, Any] = {"lt1": {}, "lt2": {}}
+    for r, by_size in enumerate(rows.values(), 1):
+        for m in SIZES:
+            case, counts = Case(replace(PEELING, r=r), m), []
+            for trial in range(times):
+                table = case.table(trial)
+                decoder = case.decoder(table)
+                used = next(key for key in range(len(table)) if decoder.offer(key)) + 1
+                counts.append(int(table.start[used]))
+            read = float(np.mean(counts))
+            by_size[str(m)] = {"neighbors": read, "over_m_log_m": read / (m * log(m))}
+    return rows
 
 
 def agreement(orders: int, seed: int) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Settings:
     def progress_steps(self) -> int:
         """How often `measure` calls `on_step`."""
         own = len(rateless_own.TAKEN) + len(rateless_own.R_VALUES) + len(decoding.PRECODED)
-        return 3 * len(KINDS) + 3 + 4 + 6 + 1 + own + self.rounds
+        return 3 * len(KINDS) + 3 + 4 + 6 + 2 + own + self.rounds
 
 
 FULL = Settings()
@@ -108,7 +108,7 @@ def measure(data: Path, settings: Settings, on_step: OnStep, kept: Kept) -> dict
         result["by_m_e"] = kept("by m_e", partial(_by_symbols, settings, on_step))
         result["theory"] = theory()
         result["by_r"] = kept("by r", partial(_by_r, settings, on_step))
-        own = (waits, M, TAU, settings.own_trials, settings.seed, on_step)
+        own = (waits, M, settings.own_trials, settings.seed, on_step)
         result["own_experiment"] = kept("own", partial(rateless_own.two_symbols_each, *own))
         codes = partial(decoding.precodes, settings.decodes, settings.precoded, on_step)
         result["precoded"] = kept("precoded", codes)
@@ -268,12 +268,14 @@ def _decoding(settings: Settings, on_step: OnStep) -> dict[str, Any]:
                 "most": int(max(counts)),
             }
     details = decoding.bench(settings.decodes, on_step)
+    on_step("decoding, by m")
     on_step("decoders compared")
     return {
         "symbols_99": needed,
         "symbols_needed": spread,
         **decoding.decode_ms(details),
         "decode_details": details,
+        "decode_growth": decoding.growth(max(2, settings.decodes // 4)),
         "decoders_agree": decoding.agreement(settings.orders, settings.seed),
     }
 
