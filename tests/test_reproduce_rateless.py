@@ -52,7 +52,8 @@ def written(
         given = str(out)
         (out / datasets.TIMINGS).parent.mkdir()
         waits = 1 + np.random.default_rng(0).exponential(0.3, (4, 8)).astype(np.float32)
-        np.savez(out / datasets.TIMINGS, **{f"{rateless.RECORDING}_load0.000": waits})
+        table: dict[str, Any] = {f"{rateless.RECORDING}_load0.000": waits}
+        np.savez(out / datasets.TIMINGS, **table)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rateless, "M", 60)
         patch.setattr(rateless, "WORKERS", 2)

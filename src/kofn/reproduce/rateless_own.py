@@ -66,7 +66,7 @@ def two_symbols_each(
     return {"by_term": by_term, "trials": trials, "workers": m}
 
 
-def _fastest(start: Floats, r: int, workers: int, seed: int) -> list[tuple[float, bool, bool]]:
+def _fastest(start: Floats, r: int, workers: int, seed: int) -> list[tuple[float, ...]]:
     """One code, for each of TERMS: when so many workers are done, and whether that decodes.
 
     By peeling, and by inactivation.

@@ -24,6 +24,7 @@ MODELS = {
     "pareto": "X Pareto(1, 1)",
     "lambda_trace": "X recorded on AWS Lambda",
 }
+SHOWN = ("mean", "decodes_peeling")  # of two symbols a worker
 # Latencies without a mean where start-up is Pareto(1, 1): of one worker, or of the slowest of many.
 ENDLESS = ("one", "uncoded")
 
@@ -235,9 +236,10 @@ def tables(results: Results) -> Iterator[Printed]:
     rows = [tuple(row[key] for key in keys) for row in results["precoded"]["rows"]]
     yield f"LT and Raptor, m = {results['precoded']['m']}", columns, rows
     columns = {"ms a term": ""} | dict.fromkeys(("LT-1, s", "decode", "LT-2, s", "decode "), ".3f")
-    keys = [(kind, key) for kind in ("lt1", "lt2") for key in ("mean", "decodes_peeling")]
-    by_term = results["own_experiment"]["by_term"].items()
-    rows = [(f"{1e3 * float(t):g}", *(row[a][b] for a, b in keys)) for t, row in by_term]
+    rows = [
+        (f"{1e3 * float(term):g}", *(row[kind][key] for kind in ("lt1", "lt2") for key in SHOWN))
+        for term, row in results["own_experiment"]["by_term"].items()
+    ]
     yield "two symbols a worker: the fastest are done, and decode", columns, rows
     finite = {name: row for name, row in results["by_m_e"].items() if "formula" in row}
     known = finite | {f"LT-{r}": row for r, row in results["by_r"].items()}
