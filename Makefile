@@ -4,45 +4,38 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 EXTRAS := plot,store,ray,dask,mpi,torch
 MINUTES ?= 20
-OTHERS := hosts or docs or papers
 TESTS ?= tests
-RUN := -m pytest
+AT_ONCE ?= 4
+PYTEST := $(BIN)/python -m pytest
+FILES := --dist loadfile --no-loadscope-reorder
+SUMMARY := .summary
 # Tests start a thousand processes. Where this is set, each of them compiles kofn anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test check soak coverage bench bench-check peers docs release-check clean
+.PHONY: demo quick test test-all check soak coverage bench bench-check peers docs release-check clean
 
 demo: $(VENV)/.core
 	$(BIN)/kofn demo
 
 # Tests that start no process: codes, rounds, the protocol, simulated engines.
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest --quick -n 2 --dist loadfile
+	$(PYTEST) --quick -n 2 $(FILES) $(TESTS)
 
-# Tests with processes mostly wait, so six runs and `check` share the cores: without processes, the
-# fault search (with some of those without processes, so that both take as long), of each engine,
-# two of what stands on engines, and of hosts, docs and papers. The last is shown as it runs, the
-# others after it. Each opens its own files alone: to import all takes ten seconds.
-# TESTS=tests/test_arrays.py chooses files; 5 is pytest's status when it has no test.
+# All tests but the long ones. Tests with processes mostly wait, so four files run at a time, and
+# `check` beside them. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status without a test.
 test: $(VENV)/.dev
-	@rm -f .tests-?.log; pytest="$(BIN)/python $(RUN) -p no:cacheprovider"; status=0; \
-	engines='$(TESTS)'; first='$(TESTS)'; second=; plain='$(TESTS)'; search=; others='$(TESTS)'; \
-	if [ "$$engines" = tests ]; then \
-	engines=$$(echo tests/test_engine_*.py); second=$$(echo tests/test_[l-z]*.py); \
-	search=$$(echo tests/test_search.py tests/test_s[h-z]*.py tests/test_[t-z]*.py); \
-	plain=$$(ls tests/test_*.py | grep -vE '/test_(search|s[h-z]|[t-z])' | tr '\n' ' '); \
-	first=$$(ls tests/test_[a-k]*.py | grep -v /test_engine_ | tr '\n' ' '); \
-	others=$$(grep -lE 'mark\.(hosts|docs|papers)' tests/test_*.py | tr '\n' ' '); fi; \
-	$(MAKE) --no-print-directory check > .tests-0.log 2>&1 & beside=$$!; \
-	$$pytest $$plain -m 'not (engine or $(OTHERS))' > .tests-1.log 2>&1 & beside="$$beside $$!"; \
-	[ -z "$$search" ] || $$pytest $$search -m 'not (engine or $(OTHERS))' > .tests-5.log 2>&1 & beside="$$beside $$!"; \
-	$$pytest $$engines -m 'engine and not ($(OTHERS))' -k test_engine_ > .tests-2.log 2>&1 & beside="$$beside $$!"; \
-	$$pytest $$first -m 'engine and not ($(OTHERS))' -k 'not test_engine_' > .tests-3.log 2>&1 & beside="$$beside $$!"; \
-	[ -z "$$second" ] || $$pytest $$second -m 'engine and not ($(OTHERS))' > .tests-4.log 2>&1 & beside="$$beside $$!"; \
-	trap 'kill $$beside' INT TERM; \
-	$$pytest $$others -m '$(OTHERS)' || test $$? = 5 || status=1; \
-	for other in $$beside; do wait $$other || test $$? = 5 || status=1; done; \
-	cat .tests-?.log; exit $$status
+	@rm -f $(SUMMARY); $(MAKE) --no-print-directory check > .check.log 2>&1 & check=$$!; \
+	trap 'kill $$check' INT TERM; status=0; \
+	$(PYTEST) -n $(AT_ONCE) $(FILES) --summary $(SUMMARY) $(TESTS) \
+	|| test $$? = 5 || status=1; \
+	wait $$check || status=1; cat .check.log; exit $$status
+
+# `make test`, then the long tests, one after the other. What failed or was skipped in either is
+# said in the end.
+test-all: $(VENV)/.dev
+	@status=0; $(MAKE) --no-print-directory test || status=1; \
+	$(PYTEST) -m long --summary $(SUMMARY) $(TESTS) || test $$? = 5 || status=1; \
+	cat .check.log $(SUMMARY); exit $$status
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests examples site
@@ -57,7 +50,7 @@ soak: $(VENV)/.dev
 # The report comes whether the tests pass or not.
 coverage: $(VENV)/.dev
 	$(BIN)/python -m coverage erase
-	status=0; $(MAKE) test RUN='-m coverage run -p -m pytest' || status=1; \
+	status=0; $(BIN)/python -m coverage run -p -m pytest $(TESTS) || status=1; \
 	$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report || status=1; \
 	exit $$status
 
@@ -97,4 +90,4 @@ $(VENV)/.docs: $(VENV)/.core
 	touch $@
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .tests-?.log
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .check.log $(SUMMARY)

@@ -1,6 +1,7 @@
 """What holds for all tests: options, shared fixtures, and which tests may start processes.
 
-A test without a marker is quick: it starts no process. `make quick` runs all such tests.
+A test without a marker is quick: it starts no process. `make quick` runs all such tests. A test
+marked `long` runs only in `make test-all`, or with `-m long`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import functools
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -40,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="folder of the public data sets; the variable KOFN_DATA says the same",
     )
     parser.addoption("--quick", action="store_true", help="only tests without a marker")
+    parser.addoption("--summary", type=Path, help="file to which what came of this run is added")
 
 
 @pytest.fixture(scope="session")
@@ -128,10 +131,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not quick, if asked to; files with processes first: they take longest."""
+    marked = [i for i in items if any(i.get_closest_marker(name) for name in MARKED)]
     if config.getoption("--quick"):
-        marked = [i for i in items if any(i.get_closest_marker(name) for name in MARKED)]
         config.hook.pytest_deselected(items=marked)
         items[:] = [item for item in items if item not in set(marked)]
+    elif config.getoption("numprocesses", None):
+        first = {item.path for item in marked}
+        items.sort(key=lambda item: item.path not in first)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Add to the summary's file what failed, what was skipped and why, and how many passed."""
+    path: Path | None = config.getoption("--summary")
+    if path is None or hasattr(config, "workerinput"):  # of pytest-xdist's, one file at a time
+        return
+    stats = terminalreporter.stats
+    lines = [
+        f"FAILED {each.nodeid}" for kind in ("failed", "error") for each in stats.get(kind, ())
+    ]
+    reasons = Counter(
+        str(report.longrepr[2]).removeprefix("Skipped: ") for report in stats.get("skipped", ())
+    )
+    lines += [f"SKIPPED [{count}] {reason}" for reason, count in reasons.items()]
+    counts = [
+        f"{len(stats.get(kind, ()))} {kind}" for kind in ("passed", "failed", "error", "skipped")
+    ]
+    chosen = config.getoption("markexpr") or "all"
+    with path.open("a") as file:
+        print(*lines, f"{chosen}: {', '.join(counts)}", sep="\n", file=file)
 
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:

@@ -38,7 +38,10 @@ def command(*args: str, program: str = "") -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("engine", MINUTES)
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(name, marks=[] if name == "local" else pytest.mark.long) for name in MINUTES],
+)
 def test_chaos_is_survived(engine: str, tmp_path: Path) -> None:
     if engine in ("ray", "dask"):
         module = {"dask": "distributed"}.get(engine, engine)

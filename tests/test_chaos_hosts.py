@@ -20,7 +20,7 @@ from hosts import Host, Hosts
 from support import PASS, SOAK, command_line
 from test_fleet import LETTERS, needs
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.hosts
 MINUTES = 0.5
 # Words of the command lines of workers that may be killed: of Dask, Ray, and ranks of MPI.
 WORKERS = (b"spawn_main", b"ray::Worker", b"kofn.cli")

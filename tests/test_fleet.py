@@ -16,8 +16,7 @@ from fleet.scenarios import SCENARIOS
 from hosts import Hosts
 from support import PASS, SOAK
 
-# Hosts of a busy machine take their time: Ray alone is started four times.
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.hosts
 Make = Callable[..., Hosts]
 LETTERS = ("A", "B", "C")
 PACKAGES = {"dask": "distributed", "ray": "ray", "mpi": "mpi4py"}

@@ -181,7 +181,7 @@ def test_workers_without_room_are_refused_before_any_is_started(
 
 
 @engine
-@pytest.mark.skipif(SOAK == 1, reason="500 processes take a while to start: for `make soak`")
+@pytest.mark.long  # 500 processes take a while to start
 def test_500_workers_work() -> None:
     before = open_files()
     A = np.random.default_rng(0).standard_normal((5000, 30))

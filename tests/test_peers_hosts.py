@@ -17,7 +17,7 @@ from hosts import Host, Hosts
 from mpi_hosts import MPIHosts
 from support import command_line, until
 
-pytestmark = [pytest.mark.hosts, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.hosts
 Make = Callable[..., Hosts]
 PROGRAMS = Path(__file__).parent / "host_programs"
 

@@ -28,7 +28,6 @@ EVENTS = 1_000_000 * SOAK  # at least: what the engine told the master, and mess
 TOTAL: dict[str, search.Tally] = {}
 
 
-@pytest.mark.timeout(1800)  # half a minute of one core, which others may want too
 @pytest.mark.parametrize("theme", search.SHARE)
 def test_right_or_an_error_that_is_true(theme: str, request: pytest.FixtureRequest) -> None:
     mine = [seed for seed in SCRIPTS if search.THEMES[seed % 100] == theme]
