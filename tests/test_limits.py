@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import SOAK
 
 import kofn
 from kofn import threads
