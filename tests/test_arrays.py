@@ -72,6 +72,7 @@ def test_every_worker_reads_its_part_and_no_more(cluster: kofn.Cluster, rows: in
     assert report.rows_wasted == report.rows_topped_up == 0
 
 
+@pytest.mark.claim("elastic: Algorithm 1")
 @pytest.mark.engine
 def test_groups_of_the_paper_are_what_workers_really_read() -> None:
     with kofn.connect("local", workers=6) as cluster:
@@ -117,6 +118,7 @@ def settled(cluster: kofn.Cluster, live: int) -> None:
     raise AssertionError(f"{len(cluster.workers)} live, not {live}")
 
 
+@pytest.mark.claim("elastic: Properties 1, 2")
 @examples(150)
 @given(st.data())
 def test_any_shape_and_any_losses_while_k_live(data: st.DataObject) -> None:
@@ -143,6 +145,7 @@ def test_any_shape_and_any_losses_while_k_live(data: st.DataObject) -> None:
             assert not X.report.restarted
 
 
+@pytest.mark.claim("elastic: Property 3")
 def test_the_report_tells_what_a_loss_cost() -> None:
     engine = Faults().lose(worker=2, round=3).on(VirtualEngine(6))
     with kofn.connect(engine) as cluster:

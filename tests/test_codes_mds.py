@@ -88,6 +88,7 @@ def test_plain_shares_are_copied_bit_by_bit(code: MDSCode) -> None:
             assert np.array_equal(code.encode_share(share, A), blocks_of(A, code.k)[i])
 
 
+@pytest.mark.claim("elastic: Equation (2)")
 def test_trigonometric_machines_below_k_hold_the_blocks() -> None:
     for n, k in [(6, 3), (20, 10), (13, 4)]:
         assert np.array_equal(MDSCode(n, k).generator[:k], np.eye(k))

@@ -68,6 +68,7 @@ def test_ignoring_finds_the_optimum_of_the_rows_that_are_left() -> None:
     assert np.abs(model.coef_ - BEST).max() > 1e-3 * SCALE
 
 
+@pytest.mark.claim("elastic: Figure 2(c, d), Distr-BGD")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_lost_workers_last_gradient_is_kept_and_leads_astray() -> None:
     losses: list[float] = []

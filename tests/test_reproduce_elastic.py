@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from claimed import citing, holds_in
 from rich.console import Console
 from support import DataFolder, unresolved
+from typer.testing import CliRunner
 
 from kofn.cli import reproduce
+from kofn.cli.app import app
 from kofn.errors import BadInput
-from kofn.reproduce import elastic, elastic_more, linear, moved
+from kofn.reproduce import elastic, elastic_more, linear, moved, timing
 from kofn.reproduce.datasets import house_prices
 from kofn.reproduce.inventory import claims
 
 pytestmark = pytest.mark.papers
 
+# The clock of the workers is simulated, so that figures are the same on any machine.
 TINY = replace(
     elastic.QUICK,
+    simulated=True,
     rounds=1,
     rows=2400,
     columns=10,
@@ -31,11 +35,16 @@ TINY = replace(
     speeds_seconds=0.05,
     virtual_rounds=1,
     sequences=20,
-    linear=replace(
-        linear.QUICK, iterations=8, share_seconds=0.004, timed=1, timed_share_seconds=0.02
-    ),
+    linear=replace(linear.QUICK, iterations=8, timed=1, simulated=True),
     more=elastic_more.Settings(
-        widths=(784, 12, 10), batch=20, steps=1, repeats=1, iterations=6, trials=3, codes=1
+        widths=(784, 12, 10),
+        batch=20,
+        steps=1,
+        repeats=1,
+        iterations=6,
+        trials=20,
+        codes=1,
+        simulated=True,
     ),
 )
 MACHINES = [str(n) for n in range(10, 21)]
@@ -54,6 +63,13 @@ def results(out: Path) -> Any:
     return json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.parametrize(
+    "claim", citing("tests/test_reproduce_elastic.py::test_the_figure_of_a_claim")
+)
+def test_the_figure_of_a_claim(claim: str, results: Any) -> None:
+    holds_in(claim, results)
+
+
 def test_every_key_that_is_promised_is_there(results: Any) -> None:
     for key in ("adaptive_over_nonadaptive", "virtual_adaptive_over_nonadaptive"):
         assert list(results[key]) == MACHINES
@@ -61,13 +77,11 @@ def test_every_key_that_is_promised_is_there(results: Any) -> None:
     assert set(results["rows_moved"]) >= {"6-5", "4-3", "20-19", "11-10"}
     assert results["settings"]["rounds"] == 1
     assert "sleeps" in results["stood_in"]
-    assert results["largest_relative_error"] < 1e-10
     for row in results["theorem_2_2"]:
-        assert row["kept_over_bound"] == 1.0
-        assert row["used_over_bound"] == 1.0
+        assert row["kept_over_bound"] == row["used_over_bound"] == 1.0
         assert row["used_by_one_over_bound"] < 1.03
-    assert results["remark_4"]["ours"] == pytest.approx(1.0, rel=0.03)
-    assert results["remark_4"]["matdot"] == pytest.approx(1.8, rel=0.03)
+        assert row["sent_again"] == 0
+    assert results["section_3_3"]["lost"] == 10
     assert {"here", "rows, no code", "2 x 2", "3 x 3", "4 x 4"} == set(results["grids"])
     for run in results["grids"].values():
         assert run.get("weights_apart", 0.0) < 1e-8
@@ -80,7 +94,6 @@ def test_every_key_that_is_promised_is_there(results: Any) -> None:
     stay = results["windows_that_stay"]
     assert all(row["moved"] == 0 for n in ("6-3", "20-10") for row in stay[n].values())
     assert all(row["load"] < 1.1 for row in stay["6-3"].values())
-    assert results["distr_bgd_without_newcomers"]["final_loss_over_noiseless"]["coded"] < 1 + 1e-9
 
 
 def test_every_claim_of_the_paper_has_a_value_or_a_reason(results: Any) -> None:
@@ -93,14 +106,17 @@ def test_the_simulated_ratio_is_the_bound(results: Any) -> None:
         assert ratio == pytest.approx(10 / int(n), abs=1.1e-4)
 
 
-def test_measured_figures_are_of_the_right_kind(results: Any) -> None:
-    # One round each on a busy machine: only what could not come from noise.
-    assert results["adaptive_over_nonadaptive"]["20"] < 0.95
+def test_late_machines_cost_what_the_model_says(results: Any) -> None:
     late = results["straggler"]
-    assert late["neither"] > 2
-    assert late["margin"] < late["neither"]
-    assert late["top_up"] < late["neither"]
-    assert results["speeds_1_2_4"] > 1
+    assert late["neither"] == pytest.approx(10.0)
+    # One of 12 is ten times slower, threshold 8, so a window is 8/12 of a share: with one
+    # machine more for each row it is 9/12.
+    assert late["margin"] == pytest.approx(9 / 8)
+    assert 1.5 < late["top_up"] < 1.6
+    assert results["speeds_1_2_4"] == pytest.approx(7 / 3, rel=0.01)
+    for n, ratio in results["adaptive_over_nonadaptive"].items():
+        # Windows are cut at whole rows: one row of a share of 240, at most.
+        assert ratio == pytest.approx(10 / int(n), abs=1 / 240)
 
 
 def test_rows_moved_is_at_most_a_quarter_of_cyclic(results: Any) -> None:
@@ -144,10 +160,20 @@ def test_ignoring_and_stale_gradients_go_other_ways(results: Any) -> None:
 
 
 def test_half_the_machines_take_twice_the_time(results: Any) -> None:
-    assert results["virtual_half_over_all"] == pytest.approx(2.0, rel=0.1)
     times = results["virtual_figure_2b_seconds"]
     assert times["coded_all"] == pytest.approx(times["uncoded"], rel=0.01)
     assert set(results["figure_2b_seconds"]) == {"uncoded", "coded_all", "coded_half"}
+
+
+@pytest.mark.engine
+def test_workers_are_processes_where_they_are_not_simulated() -> None:
+    A = np.arange(8.0).reshape(4, 2)
+    for simulated in (False, True):
+        with timing.paced(2, 4, 0.01, simulated=simulated) as cluster:
+            assert (cluster.engine.pid(0) is None) == simulated
+            start = cluster.engine.now()
+            np.testing.assert_allclose(cluster.encode(A, k=1) @ np.ones(2), A.sum(axis=1))
+            assert cluster.engine.now() - start >= 0.005  # half of a share each
 
 
 def test_house_prices_of_the_published_size(data_folder: DataFolder) -> None:
@@ -196,15 +222,7 @@ def test_bad_places_are_told_before_the_run(tmp_path: Path) -> None:
 
 
 def test_the_command_is_there() -> None:
-    command = [sys.executable, "-W", "error", "-c", "from kofn.cli import main; main()"]
-    done = subprocess.run(
-        [*command, "reproduce", "elastic", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={"COLUMNS": "120", "TERM": "dumb"},
-    )
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["reproduce", "elastic", "--help"], env={"COLUMNS": "120"})
+    assert done.exit_code == 0
     for option in ("--data", "--out", "--quick", "--json"):
         assert option in done.stdout

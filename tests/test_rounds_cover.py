@@ -34,6 +34,7 @@ def test_all_six_machines_use_the_groups_of_the_paper() -> None:
     }
 
 
+@pytest.mark.claim("elastic: Figure 1")
 def test_with_machines_2_and_4_gone_the_sets_are_those_of_the_paper() -> None:
     used = groups([1, 3, 5, 6], 3)
     assert used[1] == {1, 2, 3}
@@ -42,6 +43,7 @@ def test_with_machines_2_and_4_gone_the_sets_are_those_of_the_paper() -> None:
     assert sets == {1: {1, 5, 6}, 2: {1, 3, 6}, 3: {1, 3, 5}, 4: {3, 5, 6}}
 
 
+@pytest.mark.claim("elastic: Remarks 2, 3")
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 500))
 def test_every_row_is_read_by_exactly_the_threshold(n: int, k: int, rows: int) -> None:
     windows = Layout(k).lay(range(n), rows)

@@ -50,6 +50,7 @@ class Settings:
     virtual_rounds: int = 20
     sequences: int = 400  # orders of leaving, 20 to 10
     seed: int = 0
+    simulated: bool = False  # the workers, where a wall clock runs otherwise
     linear: linear.Settings = linear.FULL
     more: elastic_more.Settings = elastic_more.FULL
 
@@ -113,7 +114,8 @@ def figure_2a(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep)
 
     Loads are equal, as published: on a busy machine measured ones follow its noise at times.
     """
-    with paced(MACHINES, A.shape[0] // THRESHOLD, settings.share_seconds) as cluster:
+    rows, simulated = A.shape[0] // THRESHOLD, settings.simulated
+    with paced(MACHINES, rows, settings.share_seconds, simulated=simulated) as cluster:
         X = cluster.encode(A, k=THRESHOLD, loads="equal")
         Y = whole_shares(cluster, A, THRESHOLD)
         kinds = {"adaptive": (cluster, lambda: X @ w), "nonadaptive": (cluster, lambda: Y @ w)}
@@ -170,8 +172,12 @@ def _unvalued(cluster: Cluster, options: Options) -> CodedMatrix:
 def straggler(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) -> dict[str, Any]:
     """One of twelve is ten times slower, threshold 8: what each remedy leaves of that."""
     n, k, late = 12, 8, 3
-    rows, pace = A.shape[0] // k, settings.straggler_seconds
-    with paced(n, rows, pace) as fine, paced(n, rows, pace, {late: 10.0}) as slow:
+    machines = partial(paced, n, A.shape[0] // k, settings.straggler_seconds)
+    simulated = settings.simulated
+    with (
+        machines(simulated=simulated) as fine,
+        machines({late: 10.0}, simulated=simulated) as slow,
+    ):
         matrices: dict[str, tuple[Cluster, Any]] = {
             "no_straggler": (fine, fine.encode(A, k=k, late=None, loads="equal")),
             "margin": (slow, slow.encode(A, k=k, margin=1, late=None, loads="equal")),
@@ -195,7 +201,8 @@ def straggler(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep)
 def speeds(A: Any, w: Any, settings: Settings, timer: Timer, on_step: OnStep) -> dict[str, Any]:
     """Six machines with speeds 1:2:4, threshold 3: loads by measured speed against equal ones."""
     k, slow = 3, {0: 4.0, 1: 4.0, 2: 2.0, 3: 2.0}
-    with paced(6, A.shape[0] // k, settings.speeds_seconds, slow) as cluster:
+    pace = A.shape[0] // k, settings.speeds_seconds
+    with paced(6, *pace, slow, simulated=settings.simulated) as cluster:
         measured = cluster.encode(A, k=k, late=None)
         equal = cluster.encode(A, k=k, late=None, loads="equal")
         kinds = {"measured": (cluster, lambda: measured @ w), "equal": (cluster, lambda: equal @ w)}

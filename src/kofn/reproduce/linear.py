@@ -43,6 +43,7 @@ class Settings:
     penalties: tuple[float, ...] = (1e-4, 1e-2)  # others, with which ignoring is tried too
     timed: int = 12  # iterations of Figure 2(b)
     timed_share_seconds: float = 0.2
+    simulated: bool = False  # the workers, where a wall clock runs otherwise
 
     @property
     def progress_steps(self) -> int:
@@ -166,9 +167,12 @@ def placed(kind: str, cluster: Cluster, prices: Prices) -> Any:
     return Replicated(cluster, prices.X, copies, n=MACHINES, lost=lost)
 
 
-def machines(share_seconds: float, prices: Prices, workers: int = MACHINES) -> Cluster:
-    """Local workers, each a stand-in for a machine."""
-    return paced(workers, len(prices.y) / THRESHOLD, share_seconds, wait=WAIT)
+def machines(
+    settings: Settings, share_seconds: float, prices: Prices, workers: int = MACHINES
+) -> Cluster:
+    """Workers, each a stand-in for a machine."""
+    rows, simulated = len(prices.y) / THRESHOLD, settings.simulated
+    return paced(workers, rows, share_seconds, simulated=simulated, wait=WAIT)
 
 
 def on_market(kind: str, prices: Prices, settings: Settings, start: int, penalty: float) -> Run:
@@ -178,7 +182,7 @@ def on_market(kind: str, prices: Prices, settings: Settings, start: int, penalty
     while the next iteration runs. A method that cannot go on waits, minute by minute.
     """
     trace, run = prices.trace.since(60.0 * start).at_most(MACHINES), Run()
-    with machines(settings.share_seconds, prices, trace.at_start) as cluster:
+    with machines(settings, settings.share_seconds, prices, trace.at_start) as cluster:
         matrix = placed(kind, cluster, prices)
         with Market(cluster, trace, None, MACHINES) as market:
             minute = 0.0
@@ -266,7 +270,7 @@ def measure(prices: Prices, settings: Settings, on_step: OnStep, kept: Kept) -> 
 
 
 def _figure_2b_on_processes(prices: Prices, settings: Settings) -> dict[str, list[float]]:
-    with machines(settings.timed_share_seconds, prices) as cluster:
+    with machines(settings, settings.timed_share_seconds, prices) as cluster:
         return figure_2b(prices, settings.timed, cluster)
 
 
@@ -285,6 +289,6 @@ def _on_market(*how: Any) -> dict[str, Any]:
 def _noiseless(prices: Prices, settings: Settings) -> dict[str, Any]:
     """Twenty machines that stay."""
     run = Run()
-    with machines(settings.share_seconds, prices) as cluster:
+    with machines(settings, settings.share_seconds, prices) as cluster:
         descend(cluster, prices, placed("noiseless", cluster, prices), settings.iterations, run)
     return run.noted()
