@@ -123,7 +123,7 @@ def test_check_fails_when_a_ratio_is_worse_in_three_tries(
     monkeypatch.setattr(many, "apart", lambda *_: made(1.0))
     arguments = ("check", str(recorded), "--only", "scale")
     assert invoke(*arguments, "--record").exit_code == 0
-    assert json.loads(recorded.read_text()) == {"scale": {"one": 1.0}}
+    assert json.loads(recorded.read_text()) == {"check": {"scale": {"one": 1.0}}, "results": {}}
     monkeypatch.setattr(many, "apart", lambda *_: made(left.pop(0)))
     ran = invoke(*arguments)
     assert ran.exit_code == code, ran.output
@@ -149,9 +149,23 @@ def test_all_leaves_out_what_needs_data_and_says_what_failed(
     assert len(list(tmp_path.glob("*.json"))) == len(commands.BENCHES) - 2
 
 
+def test_the_last_result_of_each_is_recorded_and_the_ratios_stay(tmp_path: Path) -> None:
+    recorded = tmp_path / "recorded.json"
+    recorded.write_text(json.dumps({"check": {"scale": {"one": 1.0}}, "results": {"old": {}}}))
+    kept = made(1.5) | {"settings": {}, "seconds": 0.1, "machine": {"cores": 2}}
+    for day in ("2026-01-02", "2026-01-01"):
+        frame.keep(kept | {"when": f"{day}T00:00:00+00:00"}, tmp_path / "history")
+    assert invoke("record", str(tmp_path / "history"), str(recorded)).exit_code == 0
+    both = json.loads(recorded.read_text())
+    assert both["check"] == {"scale": {"one": 1.0}}
+    assert both["results"]["old"] == {}
+    assert both["results"]["scale"]["when"].startswith("2026-01-02")
+    assert both["results"]["scale"]["figures"]["one"]["ratio"] == 1.5
+
+
 def test_the_recorded_ratios_are_of_benchmarks_that_are_checked() -> None:
     path = Path(__file__).parent.parent / "benchmarks" / "recorded.json"
-    recorded = json.loads(path.read_text())
+    recorded = json.loads(path.read_text())["check"]
     assert set(recorded) == set(many.CHECKED)
     assert all(ratio > 0 for figures in recorded.values() for ratio in figures.values())
 
@@ -170,7 +184,8 @@ def test_an_encode_is_beside_the_limit_of_its_own_kind() -> None:
         (", the first of a session, beside another kind of limit", 3.0),
     ]
     assert ["fresh" in of for *_, of in rows] == [True, False, False, False, False]
-    recorded = json.loads((Path(__file__).parent.parent / "benchmarks/recorded.json").read_text())
+    path = Path(__file__).parent.parent / "benchmarks" / "recorded.json"
+    recorded = json.loads(path.read_text())["check"]
     assert set(recorded["encode"]) == set(encode.figures(kinds, "(20, 10), 64 MB"))
 
 

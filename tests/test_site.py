@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -55,3 +56,33 @@ def test_what_looks_like_an_address_and_is_none_is_no_link(tmp_path: Path) -> No
         "links to none.html, which is not there",
         "links to other.html#gone, which has no such place",
     ]
+
+
+def test_figures_on_pages_are_those_that_are_recorded() -> None:
+    figures = program("figures")
+    results = json.loads(figures.RECORDED.read_text())["results"]
+    for path in figures.pages():
+        text = path.read_text()
+        assert figures.filled(text, results) == text, f"{path.name}: run `python site/figures.py`"
+
+
+def test_a_mark_is_filled_with_what_is_recorded() -> None:
+    row = {"value": 0.29, "unit": "ms", "limit": 0.1, "of": "pipes", "ratio": 2.9, "spread": None}
+    at = {"machine": {"processor": "P", "cores": 2}, "when": "2026-01-02T00:00:00"}
+    cell = {"total": 3.7, "worst_ms": 22.0, "done": 300}
+    results = {
+        "overhead": {"figures": {"X @ w, tiny": row}, **at},
+        "peers": {"cells": {"kofn, products, quiet": cell, "Ray, products, quiet": cell}, **at},
+    }
+    text = (
+        "takes <!-- figure overhead: X @ w, tiny -->9 s<!-- /figure -->, "
+        "<!-- ratio overhead: X @ w, tiny --><!-- /ratio --> times\n"
+        "<!-- bench peers products: quiet -->\nold\n<!-- /bench -->\n"
+    )
+    figures = program("figures")
+    page = figures.filled(text, results)
+    assert "-->0.29 ms<!--" in page
+    assert "-->2.90<!--" in page
+    assert "| **kofn** | 3.7 (22 ms) |\n| Ray | 3.7 (22 ms) |" in page
+    assert "old" not in page
+    assert figures.filled(page, results) == page

@@ -85,14 +85,13 @@ def check(
     names = tuple(only or CHECKED)
     if record:
         results = [result for name in names if isinstance(result := apart(name, True, None), dict)]
-        places.save(recorded, (json.dumps(history.ratios(results), indent=2) + "\n").encode())
-        print(f"wrote {recorded}")
+        _write(recorded, check=history.ratios(results))
         return
     if not recorded.is_file():
         raise BadInput(
             f"{recorded} is not there; `kofn bench check {recorded} --record` writes it."
         )
-    before: dict[str, dict[str, float]] = json.loads(recorded.read_text())
+    before: dict[str, dict[str, float]] = json.loads(recorded.read_text())["check"]
     rows: list[tuple[Any, ...]] = []
     for name in names:
         bad, tries = _tried(name, before.get(name, {}))
@@ -102,6 +101,30 @@ def check(
         columns = {"benchmark": "", "figure": "", "recorded": ".2f", "now, at best": ".2f"}
         print_table(Console(), "ratios that are more than 20 % worse", columns, rows)
         raise Exit(1)
+
+
+@bench.command()
+def record(
+    folder: Annotated[Path, Argument(help="What `kofn bench NAME --out` wrote to.")],
+    recorded: Annotated[Path, Argument(help="The file that the figures of the pages come from.")],
+) -> None:
+    """Record the last result of each benchmark in a folder, for the pages of the docs."""
+    runs = history.read(folder)
+    before = json.loads(recorded.read_text())["results"] if recorded.is_file() else {}
+    newest = {name: history.merged(results) for name, results in runs.items()}
+    kept = {
+        name: {key: result[key] for key in ("figures", "cells", "machine", "when") if key in result}
+        for name, result in newest.items()
+    }
+    _write(recorded, results=before | kept)
+
+
+def _write(recorded: Path, **part: Any) -> None:
+    """Write one part of the recorded file, and keep the other."""
+    before = json.loads(recorded.read_text()) if recorded.is_file() else {}
+    both = {"check": {}, "results": {}} | before | part
+    places.save(recorded, (json.dumps(both, indent=2) + "\n").encode())
+    print(f"wrote {recorded}")
 
 
 def _tried(name: str, before: dict[str, float]) -> tuple[dict[str, tuple[float, float]], int]:
