@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "events": {"display", "model"},
     "exchange": set(),
-    "files": {"errors"},
+    "files": {"errors", "interrupts"},
     "interrupts": set(),
     "model": {"display"},
     "peers": {"model"},

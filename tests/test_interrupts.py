@@ -277,3 +277,63 @@ def test_an_interrupted_encode_lets_go_of_what_it_made_ahead() -> None:
         # Not when the exception goes: an interrupt that came just there would be lost.
         assert len(os.listdir("/proc/self/fd")) == before
         del raised
+
+
+# Ctrl-C strikes after each extension module; what was interrupted is done again.
+IMPORTING = """
+import signal, sys
+from importlib.machinery import ExtensionFileLoader
+
+import numpy as np
+import kofn
+
+run = ExtensionFileLoader.exec_module
+
+def struck(loader, module):
+    run(loader, module)
+    signal.raise_signal(signal.SIGINT)
+
+ExtensionFileLoader.exec_module = struck
+A = np.arange(300.0).reshape(60, 5) % 7
+
+def fit(cluster):
+    from kofn.learn import Ridge
+    Ridge(cluster=cluster).fit(A, A[:, 0])
+
+def raptor(cluster):
+    cluster.parts([*range(80)], kofn.Raptor()).sum(lambda part, x: float(part))
+
+def drawn(cluster):
+    from kofn.report import timeline
+    cluster.encode(A, k=2) @ A[0]
+    timeline(cluster.log)
+
+folder = sys.argv[1]
+for operation in (
+    raptor,
+    lambda cluster: cluster.encode(A, k=2) @ A[0],
+    lambda cluster: cluster.encode(folder + "/A.parquet", k=2),
+    lambda cluster: cluster.encode(folder + "/A.svm", k=2),
+    lambda cluster: cluster.encode(folder + "/A.zarr", k=2),
+    fit,
+    drawn,
+    lambda cluster: kofn.simulate("product", "mds(k=2)", 4, "exponential(unit=8, mean=1)"),
+):
+    while True:
+        try:
+            operation(kofn.connect("virtual", 4))
+            break
+        except KeyboardInterrupt:
+            pass
+print("done")
+"""
+
+
+def test_ctrl_c_while_an_operation_imports_what_it_needs(tmp_path: Path) -> None:
+    table = pytest.importorskip("pyarrow").table({"a": [1.0, 2.0], "b": [0.5, 4.0]})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "A.parquet")
+    pytest.importorskip("zarr").save_array(tmp_path / "A.zarr", np.ones((4, 2)))
+    (tmp_path / "A.svm").write_text("1 1:2 2:4\n0 2:1\n")
+    command = [sys.executable, "-c", IMPORTING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "done\n", done.stderr

@@ -24,7 +24,6 @@ Events (who was lost, who has joined) go to the logger "kofn" at INFO. All error
 The command is `kofn`; try `kofn demo`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .arrays import LowRank, low_rank
@@ -65,6 +64,7 @@ from .errors import (
     WorkerError,
     WrongReplies,
 )
+from .interrupts import imported as _imported
 from .model import ProductReport, Report, SumReport
 from .rounds import Late, stop
 from .rounds.stop import Stop, deadline, exact, first, fraction
@@ -157,5 +157,5 @@ if not TYPE_CHECKING:  # a checker knows them, and that there are no others
     def __getattr__(name: str) -> Any:
         """These are imported when they are asked for: workers import kofn too, and need none."""
         if name in _later:
-            return getattr(import_module(f".{_later[name]}", __name__), name)
+            return getattr(_imported(f".{_later[name]}", __name__), name)
         raise AttributeError(f"module 'kofn' has no attribute {name!r}")

@@ -20,6 +20,7 @@ from .display import Displayed
 from .engines.base import Engine
 from .engines.known import start
 from .errors import BadInput, CannotDo, EngineUnavailable
+from .interrupts import held
 from .model import Record
 from .notices import Source, resolve
 from .report.logs import LogWriter
@@ -204,7 +205,8 @@ class Cluster(Displayed):
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
         """
-        from .arrays.placing import placed  # SciPy comes with it, which workers do not need
+        with held():  # SciPy comes with it, which workers do not need
+            from .arrays.placing import placed
 
         need, n, margin, late, loads = chosen(k, "encode", k, n, margin, late, loads)
         source = resolve_source(A)
@@ -359,7 +361,8 @@ class Cluster(Displayed):
         currency; the page then says what was spent and saved. `title`: what runs. The page stays
         when the cluster is closed, until `page.close()`. See docs/page.md.
         """
-        from .page import Page
+        with held():
+            from .page import Page
 
         port = checks.whole(port, "port", 0, 65535)
         self._driver.check()

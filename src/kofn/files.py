@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BadInput, CannotWrite
+from .interrupts import held, imported
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,15 @@ class Place:
     def remote(self) -> tuple[Any, str]:
         """The fsspec filesystem, and the path on it."""
         try:
-            import fsspec
+            fsspec: Any = imported("fsspec")
         except ImportError as error:
             raise BadInput(
                 f"{self.url} is not a local path, and fsspec is not installed: "
                 f"pip install 'kofn[store]' (and the package of that file system, as s3fs)."
             ) from error
         try:
+            with held():  # a file system is a package of its own
+                fsspec.get_filesystem_class(fsspec.utils.get_protocol(self.url))
             fs, path = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             raise BadInput(f"fsspec cannot reach {self.url}: {error}") from error

@@ -31,7 +31,8 @@ import threading
 import time
 from _thread import get_ident
 from contextlib import suppress
-from types import FrameType
+from importlib import import_module
+from types import FrameType, ModuleType
 from typing import Any
 
 # Handlers run at once; inside of `held`, but it is opened; handlers wait; not in the main thread.
@@ -179,6 +180,15 @@ class opened:
             _level = self._before
             if self._foreign:
                 _shield()
+
+
+def imported(name: str, package: str | None = None) -> ModuleType:
+    """Import a module, whole: many an extension module cannot be imported a second time.
+
+    Whatever an operation imports when it first needs it is imported by this, or where `held`.
+    """
+    with held():
+        return import_module(name, package)
 
 
 class Lock:

@@ -1,8 +1,8 @@
 """Coded matrices."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..interrupts import imported as _imported
 from .lowrank import LowRank, low_rank
 
 if TYPE_CHECKING:
@@ -18,5 +18,5 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """Only the master has these. They need SciPy, whose import takes longer than kofn's."""
         if name in _later:
-            return getattr(import_module(f".{_later[name]}", __name__), name)
+            return getattr(_imported(f".{_later[name]}", __name__), name)
         raise AttributeError(f"module 'kofn.arrays' has no attribute {name!r}")

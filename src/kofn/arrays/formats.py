@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput, BadStore
 from ..files import Place, Ranges, cause, npy_header, raw
+from ..interrupts import imported
 
 PIECE = 8 << 20  # bytes hashed at a time
 
@@ -130,7 +130,7 @@ def _npy_pieces(place: Place, entry: ArrayFile) -> Iterator[NDArray[Any]]:
 def needed(module: str, what: str) -> Any:
     """Import a module that is not always installed; `what` is done with it."""
     try:
-        return import_module(module)
+        return imported(module)
     except ImportError as error:
         package = module.split(".")[0]
         raise BadInput(
@@ -138,9 +138,14 @@ def needed(module: str, what: str) -> Any:
         ) from error
 
 
+def zarr() -> Any:
+    """The package."""
+    return imported("zarr")
+
+
 def open_array(url: str) -> Any:
     """Open a Zarr array to be read. Raises what zarr and fsspec like; ValueError for pickles."""
-    array = import_module("zarr").open_array(url, mode="r")
+    array = zarr().open_array(url, mode="r")
     if any(
         getattr(codec, "codec_id", "") == "pickle" for codec in (*array.filters, *array.compressors)
     ):

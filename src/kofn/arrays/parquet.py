@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput
 from ..files import Place, cause
+from ..interrupts import held
 from .formats import needed
 from .sources import PIECE, Source, Unpacked, checked
 
@@ -91,7 +92,8 @@ class ParquetSource(Source):
                 )
             # Arrow keeps booleans as bits; only NumPy's own widths convert without a copy.
             flat = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-            out[:, j] = flat.to_numpy(zero_copy_only=False)
+            with held():  # Arrow imports pandas here
+                out[:, j] = flat.to_numpy(zero_copy_only=False)
         return out
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadInput
 from ..files import Place, Spool, cause
+from ..interrupts import imported
 from .sources import Source, checked
 
 PIECE = 4 << 20  # bytes of text parsed at a time
@@ -72,14 +73,14 @@ class TextSource(Source):
 
 
 def _parsed(place: Place) -> Iterator[tuple[Any, NDArray[np.float64]]]:
-    from sklearn.datasets import load_svmlight_file
+    read: Any = imported("sklearn.datasets").load_svmlight_file
 
     line = 1
     for text in _pieces(place):
         lines = text.count(b"\n")
         try:
             # The number of columns only bounds them: pieces know nothing of each other.
-            X, y = load_svmlight_file(io.BytesIO(text), zero_based=True)
+            X, y = read(io.BytesIO(text), zero_based=True)
         except (ValueError, OverflowError) as error:
             raise BadInput(
                 f"{place.url} is not LIBSVM text (`label index:value ...` a row): somewhere in "

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadStore
 from ..files import Place, Spool, raw, write_all
-from .formats import PIECE, ArrayFile, BrokenChunk, zarr_pieces
+from .formats import PIECE, ArrayFile, BrokenChunk, zarr, zarr_pieces
 from .manifest import Manifest, share_files
 
 
@@ -169,13 +169,11 @@ class ZarrWriter(Writer):
         self._place().remove()
 
     def resume(self, mark: Mark) -> bool:
-        import zarr
-
         place = self._place()
         if place.local and not place.local.exists() and self.where.child(self.name).exists():
             os.rename(self.where.child(self.name).url, place.url)
         try:
-            array: Any = zarr.open_array(place.url, mode="r+")
+            array: Any = zarr().open_array(place.url, mode="r+")
         except Exception:  # zarr and fsspec raise what they like
             return False
         if array.shape != (self.rows, *self.tail):
@@ -191,10 +189,8 @@ class ZarrWriter(Writer):
         return True
 
     def put(self, values: NDArray[Any]) -> None:
-        import zarr
-
         if self._array is None:
-            self._array = zarr.create_array(
+            self._array = zarr().create_array(
                 self._place().url,
                 shape=(self.rows, *self.tail),
                 chunks=values.shape,

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import numpy as np
-import scipy
 
+from ..interrupts import imported
 from .linear import Decoder, Floats, Weights
 from .soliton import Table
 
@@ -36,7 +36,7 @@ class Peeler:
         where, start = self.table.gather(rows)
         shape = (len(rows), self.table.k)
         ones = np.ones(len(where), np.int8)
-        by_column = scipy.sparse.csr_array((ones, where, start), shape=shape).tocsc()
+        by_column = imported("scipy.sparse").csr_array((ones, where, start), shape=shape).tocsc()
         watchers, ends = by_column.indices.tolist(), by_column.indptr.tolist()
         lengths = np.diff(start)
         self.taken, self.open = list(rows), lengths.tolist()

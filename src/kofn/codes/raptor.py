@@ -17,10 +17,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import scipy
 
 from ..checks import whole
 from ..errors import BadInput
+from ..interrupts import imported
 from .assignment import Assignment, SumCode
 from .inactivation import InactivationDecoder
 from .linear import Decoder, Floats, Row, Weights
@@ -167,12 +167,13 @@ def _made(groups: int, symbols: int, recipe: Raptor) -> tuple[Table, Any]:
     meaning = [(i, i, 1.0) for i in range(groups)]
     meaning += [(groups + c, i, -1.0) for c, those in enumerate(members) for i in those]
     row, column, value = (np.array(part) for part in zip(*meaning, strict=True))
-    expand = scipy.sparse.csr_array((value, (row, column)), shape=(columns, groups))
+    sparse = imported("scipy.sparse")
+    expand = sparse.csr_array((value, (row, column)), shape=(columns, groups))
 
     def stretched(table: Table) -> Any:
         ones = np.ones(len(table.where))
         shape = (len(table), columns)
-        matrix = scipy.sparse.csr_array((ones, table.where, table.start), shape=shape) @ expand
+        matrix = sparse.csr_array((ones, table.where, table.start), shape=shape) @ expand
         matrix.eliminate_zeros()
         matrix.sort_indices()
         return matrix

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import checks
 from ..errors import BadInput, EngineUnavailable
+from ..interrupts import held
 from .base import Engine
 
 GROUP = "kofn.engines"
@@ -27,7 +28,8 @@ def find(name: object) -> Callable[..., Engine]:
             f"an engine goes by its name; there is no {name!r}. Use {', '.join(sorted(known))}."
         )
     try:
-        return known[name].load()  # type: ignore[no-any-return]
+        with held():
+            return known[name].load()  # type: ignore[no-any-return]
     except EngineUnavailable:
         raise
     except ImportError as error:

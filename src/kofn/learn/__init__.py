@@ -1,7 +1,8 @@
 """Estimators as in scikit-learn, trained while machines come and go; and torch (learn.torch)."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from ..interrupts import imported as _imported
 
 if TYPE_CHECKING:
     from .coded import CodedGradient
@@ -57,7 +58,7 @@ def __getattr__(name: str) -> Any:
     # Workers load functions from this package; scikit-learn would cost each of them a second.
     for module, names in _WHERE.items():
         if name in names:
-            return getattr(import_module(f".{module}", __name__), name)
+            return getattr(_imported(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -17,7 +17,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from ..checks import number, plain
 from ..cluster import Cluster
 from ..codes.assignment import SumCode
 from ..errors import BadInput, CannotDo
+from ..interrupts import imported
 from ..rounds.stop import Stop
 from ..sums import Parts, Sum
 from ..sums.functions import Fixed, Look
@@ -46,14 +47,14 @@ REMEDY = "Use reduction='mean' without class weights, or divide by len(targets) 
 _TENSORS = ("_parameters", "_buffers", "_modules")  # of a module: looked at apart from the rest
 
 
+@cache
 def _torch() -> Any:
     try:
-        import torch
+        return imported("torch")
     except ImportError:
         raise CannotDo(
             "kofn.learn.torch needs torch, which is not installed: pip install 'kofn[torch]'"
         ) from None
-    return torch
 
 
 class CodedBackward:

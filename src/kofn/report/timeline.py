@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import files
 from ..errors import BadInput, CannotDo
+from ..interrupts import held
 from ..model import Record
 from .spans import Lane, Lanes, State, lanes
 
@@ -149,8 +150,9 @@ def sheet(width: float, height: float) -> Figure:
     pyplot and rcParams, matplotlib's global state, are left alone.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        with held():
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
     except ImportError:
         raise CannotDo(
             "drawing needs matplotlib, which is not installed: pip install 'kofn[plot]'"

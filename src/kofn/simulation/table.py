@@ -13,6 +13,7 @@ from scipy.special import bdtr, stdtrit
 
 from ..display import grid
 from ..errors import CannotDo
+from ..interrupts import imported
 from .work import Work
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ class Table:
     def to_pandas(self) -> Any:
         """A DataFrame with a row for each code; needs pandas."""
         try:
-            import pandas
+            pandas: Any = imported("pandas")
         except ImportError:
             raise CannotDo(
                 "to_pandas needs pandas, which is not installed: pip install pandas. to_dict() "
