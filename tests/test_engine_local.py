@@ -585,6 +585,26 @@ def test_a_default_timeout_of_sockets_is_for_the_users_own() -> None:
         socket.setdefaulttimeout(None)
 
 
+def _known(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_signals_that_the_users_program_blocks_are_not_blocked_in_workers() -> None:
+    blocked = {signal.SIGCHLD, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        with LocalEngine(2) as engine:
+            pids = [pid for worker in engine.workers if (pid := engine.pid(worker))]
+            os.kill(pids[0], signal.SIGKILL)
+            os.kill(pids[1], signal.SIGTERM)
+            probe = EngineProbe(engine, 120)
+            for worker in (0, 1):
+                probe.wait(Lost, worker=worker)
+            until(lambda: not any(map(_known, pids)), "their parent to reap them")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def test_faults_strike_by_script() -> None:
     faults = Faults().lose(worker=3, round=2).slow(worker=1, by=10.0).join(round=3)
     faults = faults.freeze(worker=0, round=2, rounds=1)

@@ -105,7 +105,9 @@ def report(control: socket.socket, *news: Any) -> None:
 def launch(fd: int, module: str, folder: str) -> None:
     """Fork a child per order on socket `fd`; clean up when the master closes or dies, however."""
     serve_a_master()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    # What is blocked in the user's program is blocked here too: SIGCHLD, by which we
+    # reap, or the SIGTERM that is a worker's notice.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     __import__(module)
     begin = sys.modules[module].begin
     control = wire.adopt(fd)
