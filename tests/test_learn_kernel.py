@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from sklearn.base import clone
 from sklearn.ensemble import (
     AdaBoostRegressor,
@@ -17,7 +18,9 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.gaussian_process.kernels import ExpSineSquared as Periodic
 from sklearn.kernel_ridge import KernelRidge as Reference
+from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from support import driver_of
 
@@ -61,7 +64,8 @@ def test_every_kernel_as_scikit_learn_s(
 def test_several_targets_and_weights(cluster: kofn.Cluster) -> None:
     X, y = data(80)
     Y, weight = np.stack([y, -2 * y + X[:, 2]], axis=1), np.linspace(0.2, 2.0, 80)
-    ours = KernelRidge(cluster=cluster, k=2, code=kofn.RandomGroups(5)).fit(X, Y, weight)
+    options: dict[str, Any] = {"kernel": "rbf", "code": kofn.RandomGroups(5)}
+    ours = KernelRidge(cluster=cluster, k=2, **options).fit(X, Y, weight)
     reference = Reference(kernel="rbf").fit(X, Y, weight)
     assert ours.predict(X).shape == (80, 2)
     assert np.abs(ours.predict(X) - reference.predict(X)).max() <= 1e-6
@@ -75,7 +79,7 @@ def test_four_of_twelve_workers_killed() -> None:
     for worker, round in ((3, 2), (7, 3), (0, 5), (11, 6)):
         faults = faults.slow(worker, by=1e4, round=round).lose(worker, round=round)
     with kofn.connect(faults.on(LocalEngine(12))) as cluster:
-        ours = KernelRidge(alpha=0.3, cluster=cluster, k=6).fit(X, y)
+        ours = KernelRidge(alpha=0.3, kernel="rbf", cluster=cluster, k=6).fit(X, y)
         assert len(cluster.workers) == 8
         Z, _ = data(60, seed=2)
         got = ours.predict(Z)
@@ -87,7 +91,7 @@ def test_four_of_twelve_workers_killed() -> None:
 def test_four_of_twelve_workers_killed_in_a_prediction() -> None:
     X, y = data(150)
     Z, _ = data(30, seed=2)
-    model = KernelRidge(cluster="local", workers=2, k=1).fit(X, y)
+    model = KernelRidge(kernel="rbf", cluster="local", workers=2, k=1).fit(X, y)
     faults = Faults()
     for worker in (1, 4, 6, 9):
         faults = faults.slow(worker, by=1e4, round=1).lose(worker, round=1)
@@ -103,7 +107,7 @@ def test_four_of_twelve_workers_killed_in_a_prediction() -> None:
 @pytest.mark.engine
 def test_a_fitted_model_travels_and_clones(cluster: kofn.Cluster) -> None:
     X, y = data(60)
-    model = KernelRidge(cluster=cluster, k=2).fit(X, y)
+    model = KernelRidge(kernel="rbf", cluster=cluster, k=2).fit(X, y)
     first = model.predict(X[:5])
     again = pickle.loads(pickle.dumps(model))
     with pytest.raises(kofn.CannotDo, match="its cluster on engine 'local' was left behind"):
@@ -115,11 +119,115 @@ def test_a_fitted_model_travels_and_clones(cluster: kofn.Cluster) -> None:
         clone(model).predict(X)
 
 
+# Kernels and data as scikit-learn takes them.
+
+
+def overlap(x: Any, row: Any, power: float = 1.0) -> float:
+    return float(np.minimum(np.abs(x), np.abs(row)).sum() ** power)
+
+
+def product(x: Any, row: Any) -> float:  # of sparse rows
+    return float((x @ row.T).sum())
+
+
+VIRTUAL: dict[str, Any] = {"cluster": "virtual", "workers": 3}
+KINDS: list[tuple[Any, dict[str, Any]]] = [
+    ("linear", {}),
+    ("poly", {"degree": 2}),
+    ("sigmoid", {"gamma": 0.1}),
+    ("cosine", {}),
+    ("chi2", {"gamma": 0.5}),
+    ("additive_chi2", {}),
+    (overlap, {}),
+    (overlap, {"kernel_params": {"power": 0.5}}),
+    (Periodic(periodicity=3.0), {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Singular matrix in solving dual problem")
+@pytest.mark.filterwarnings("ignore:.*not positive definite. the least-squares solution")
+@pytest.mark.parametrize(("kernel", "options"), KINDS)
+def test_more_kernels_as_scikit_learn_s(kernel: Any, options: dict[str, Any]) -> None:
+    X, y = data(60)
+    X = np.abs(X)
+    reference = Reference(0.5, kernel=kernel, **options).fit(X, y)
+    ours = KernelRidge(0.5, kernel=kernel, **options, **VIRTUAL).fit(X, y)
+    assert np.abs(ours.predict(X[:20]) - reference.predict(X[:20])).max() <= 1e-6
+    assert ours.score(X, y) == pytest.approx(reference.score(X, y), abs=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf", "laplacian", "poly", "sigmoid", product])
+def test_sparse_rows(kernel: Any) -> None:
+    X, y = data(15 if kernel is product else 60)
+    X = np.where(np.abs(X) > 0.5, X, 0.0)
+    options: dict[str, Any] = {"kernel": kernel, "gamma": 0.2}
+    rows: dict[str, Any] = {"csr": scipy.sparse.csr_matrix(X[:9])}
+    rows["csc"] = scipy.sparse.csc_array(X[:9])
+    if kernel is not product:
+        rows["dense"] = X[:9]
+    points = scipy.sparse.csr_array(X)
+    ours = KernelRidge(9.0, **options, **VIRTUAL).fit(points, y)
+    reference = Reference(9.0, **options).fit(points, y)
+    for Z in rows.values():
+        assert np.abs(ours.predict(Z) - reference.predict(Z)).max() <= 1e-6
+    if kernel is not product:
+        other = KernelRidge(9.0, **options, **VIRTUAL).fit(X, y)
+        assert np.abs(other.predict(rows["csr"]) - reference.predict(rows["csr"])).max() <= 1e-6
+
+
+def test_a_kernel_that_the_caller_has_computed() -> None:
+    X, y = data(50)
+    K = X @ X.T
+    before, weight = K.copy(), np.linspace(0.2, 2.0, 50)
+    for kernel in (K, scipy.sparse.csr_array(K)):
+        ours = KernelRidge(kernel="precomputed", **VIRTUAL).fit(kernel, y, weight)
+        expected = Reference(kernel="precomputed").fit(K, y, weight).predict(K[:9])
+        assert np.abs(ours.predict(kernel[:9]) - expected).max() <= 1e-6
+    assert np.array_equal(K, before)
+    scores = cross_val_score(ours, K, y, cv=3)  # cut by rows and columns
+    assert scores == pytest.approx(cross_val_score(KernelRidge(**VIRTUAL), X, y, cv=3), abs=1e-6)
+
+
+def test_a_penalty_for_each_target() -> None:
+    X, y = data(50)
+    Y = np.stack([y, -2 * y + X[:, 2], y**2], axis=1)
+    options: dict[str, Any] = {"alpha": [0.1, 5.0, 40.0], "kernel": "rbf"}
+    ours = KernelRidge(**options, **VIRTUAL).fit(X, Y, np.linspace(0.2, 2.0, 50))
+    reference = Reference(**options).fit(X, Y, np.linspace(0.2, 2.0, 50))
+    assert np.abs(ours.dual_coef_ - reference.dual_coef_).max() <= 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:Singular matrix in solving dual problem")
+@pytest.mark.parametrize(("alpha", "kernel"), [(0.0, "linear"), (1e-3, "sigmoid")])
+def test_a_matrix_that_is_not_definite_is_solved_by_least_squares(
+    alpha: float, kernel: str
+) -> None:
+    X, y = data(50)  # more rows than columns, and y is no sum of them
+    with pytest.warns(UserWarning, match="least-squares solution was taken"):
+        ours = KernelRidge(alpha, kernel=kernel, **VIRTUAL).fit(X, y)
+    expected = Reference(alpha, kernel=kernel).fit(X, y)
+    assert np.abs(ours.predict(X) - expected.predict(X)).max() <= 1e-6
+
+
+def test_float32_stays_float32() -> None:
+    X, y = data(50)
+    X32, y32 = X.astype(np.float32), y.astype(np.float32)
+    ours = KernelRidge(kernel="rbf", **VIRTUAL).fit(X32, y32)
+    assert ours.dual_coef_.dtype == ours.predict(X32).dtype == np.float32
+    expected = Reference(kernel="rbf").fit(X, y).predict(X)
+    assert np.abs(ours.predict(X32) - expected).max() <= 1e-4
+    assert KernelRidge(kernel="rbf", **VIRTUAL).fit(X32, y).predict(X32).dtype == np.float64
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kernel": "sigmoid"}, "kernel must be one of gaussian, laplacian, polynomial"),
-        ({"alpha": 0.0}, "alpha must be a number > 0"),
+        ({"kernel": "cubic"}, "kernel must be one of gaussian, laplacian, polynomial"),
+        ({"alpha": -1.0}, "alpha must be a number >= 0"),
+        ({"alpha": [1.0, 2.0]}, "one for each of the 1 targets"),
+        ({"kernel": "chi2"}, "X contains negative values"),
+        ({"kernel": "precomputed"}, "must be square"),
+        ({"kernel": max, "kernel_params": 3}, "kernel_params must be a dict"),
         ({"gamma": -1.0}, "gamma must be a number > 0"),
     ],
 )
@@ -209,7 +317,8 @@ def test_the_callback_is_told_the_loss() -> None:
     rng = np.random.default_rng(0)
     points, targets, weight = rng.random((40, 3)), rng.random((40, 2)), rng.random(40)
     told: list[float] = []
-    model = KernelRidge(0.3, gamma=1.0, cluster="virtual", callback=lambda *a: told.append(a[1]))
+    options: dict[str, Any] = {"kernel": "rbf", "gamma": 1.0, "cluster": "virtual"}
+    model = KernelRidge(0.3, callback=lambda *a: told.append(a[1]), **options)
     model.fit(points, targets, sample_weight=weight)
     K = np.exp(-((points[:, None] - points) ** 2).sum(axis=2))
     left = K @ model.dual_coef_ - targets
@@ -219,7 +328,7 @@ def test_the_callback_is_told_the_loss() -> None:
 
 def test_a_fit_that_does_not_converge_says_so() -> None:
     X, y = data(60)
-    model = KernelRidge(1e-3, max_iter=2, cluster="virtual")
+    model = KernelRidge(1e-3, kernel="rbf", max_iter=2, cluster="virtual")
     with pytest.warns(ConvergenceWarning, match=r"max_iter=2 iterations .* 1 of the targets"):
         model.fit(X, y)
     assert model.n_iter_ == 2
@@ -231,10 +340,10 @@ def test_a_fit_that_does_not_converge_says_so() -> None:
 def test_one_row_is_enough_and_another_code_is_taken_up() -> None:
     X, y = data(20)
     with kofn.connect("virtual", workers=3) as cluster:
-        one = KernelRidge(cluster=cluster, k=1).fit(X[:1], y[:1])
+        one = KernelRidge(kernel="rbf", cluster=cluster, k=1).fit(X[:1], y[:1])
         reference = Reference(kernel="rbf").fit(X[:1], y[:1])
         assert np.allclose(one.predict(X), reference.predict(X), rtol=1e-9)
-        model = KernelRidge(cluster=cluster, k=2).fit(X, y)
+        model = KernelRidge(kernel="rbf", cluster=cluster, k=2).fit(X, y)
         first = model.predict(X)
         model.set_params(code=kofn.LT(r=2))
         assert np.allclose(model.predict(X), first, rtol=1e-10)
@@ -242,7 +351,7 @@ def test_one_row_is_enough_and_another_code_is_taken_up() -> None:
         model.dual_coef_ = 2 * model.dual_coef_
         assert np.allclose(model.predict(X), 2 * first, rtol=1e-10)
     with kofn.connect(LocalEngine(2)) as cluster:  # workers have copies
-        model = KernelRidge(cluster=cluster, k=1).fit(X, y)
+        model = KernelRidge(kernel="rbf", cluster=cluster, k=1).fit(X, y)
         first = model.predict(X)
         placed = model._kept[-1]
         assert np.allclose(model.predict(X), first, rtol=1e-10)

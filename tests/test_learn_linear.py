@@ -316,7 +316,7 @@ BAD: list[tuple[Any, dict[str, Any]]] = [
     *((LogisticRegression, {"C": bad}) for bad in ("a", None, 0.0)),
     *((LinearSVC, {"C": bad}) for bad in (np.inf, [1.0])),
     *((KernelRidge, {"gamma": bad}) for bad in ("a", 0.0)),
-    (KernelRidge, {"alpha": [1.0]}),
+    (KernelRidge, {"alpha": [1.0, "a"]}),
     (KernelRidge, {"degree": "a", "kernel": "polynomial"}),
     (KernelRidge, {"coef0": None, "kernel": "polynomial"}),
     (KernelRidge, {"tol": "a"}),

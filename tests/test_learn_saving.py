@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import scipy.sparse
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 
@@ -94,12 +95,30 @@ def test_an_open_cluster_and_the_callback_are_left_behind(tmp_path: Path) -> Non
     )
 
 
+def test_sparse_training_points_are_saved(tmp_path: Path) -> None:
+    points = scipy.sparse.csr_array(np.where(X > 0, X, 0.0))
+    model = KernelRidge([0.5], kernel="rbf", cluster="virtual").fit(points, Y)
+    save(model, tmp_path / "m")
+    again = load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(points), model.predict(points))
+    save(again, tmp_path / "again")
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "again").read_bytes()
+    arrays, facts = saved.read(tmp_path / "m")
+    arrays["X_fit__indices"] = arrays["X_fit__indices"] + 99
+    saved.write(tmp_path / "x", arrays, facts)
+    with pytest.raises(kofn.BadFile, match="a saved model has"):
+        load(tmp_path / "x")
+
+
 def test_what_cannot_be_saved_is_told(tmp_path: Path) -> None:
     forest = RandomForestRegressor(2).fit(X, Y)
     with pytest.raises(kofn.BadInput, match=r"got CodedEnsemble\. Save what scikit-learn"):
         save(CodedEnsemble(forest), tmp_path / "m")
     with pytest.raises(NotFittedError):
         save(Ridge(), tmp_path / "m")
+    own = KernelRidge(kernel=np.dot, cluster="virtual").fit(X, Y)
+    with pytest.raises(kofn.BadInput, match="its kernel is one that has a name"):
+        save(own, tmp_path / "m")
     model = Ridge(solver=CodedGradient(), cluster="virtual", tol=1e-3).fit(X, Y)
     with pytest.raises(kofn.BadInput, match=r"solver is CodedGradient.*set_params"):
         save(model, tmp_path / "m")

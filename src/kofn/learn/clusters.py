@@ -100,6 +100,7 @@ class CodedTerms(OnCluster):
         terms: Callable[[], Any],
         count: int,
         looked_at: Any = None,
+        vectorised: bool = True,
     ) -> NDArray[np.float64]:
         """Σ fn(term, x) over `count` terms for each x of `inputs`, some rows of its own: (N, ...).
 
@@ -120,7 +121,7 @@ class CodedTerms(OnCluster):
                 kept = (now, self.code, look.kept(), cluster.parts(terms(), code, parts=count))
                 if isinstance(self.cluster, Cluster):
                     self._kept = kept
-            sums = [kept[3].sum(fn, x, vectorised=True).value for x in inputs]
+            sums = [kept[3].sum(fn, x, vectorised=vectorised).value for x in inputs]
         return np.concatenate(sums)
 
 

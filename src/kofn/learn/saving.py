@@ -8,10 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from .. import saved
+from ..checks import is_sparse
 from ..cluster import Cluster
 from ..errors import BadFile, BadInput
 from ..files import cause
@@ -33,6 +35,8 @@ _PAIRS = "pairs"  # of `class_weight`: classes and weights
 _LEFT_BEHIND = "left behind"  # of `cluster`: the engine of one that was open
 _OPTIONAL = "feature_names_in_"
 _COUNT = "arrays"  # of a fitted list: how many arrays there are
+_SPARSE = "sparse"  # of a fitted CSR matrix: its shape
+_PARTS = ("data", "indices", "indptr")
 
 
 def save(model: Any, path: object) -> None:
@@ -93,6 +97,11 @@ def _parameter(name: str, value: Any) -> Any:
         return {_LEFT_BEHIND: value.engine.name}
     if isinstance(value, LeftBehind):
         return {_LEFT_BEHIND: value.engine}
+    if name == "kernel" and callable(value):
+        raise BadInput(
+            f"a saved model runs no code, so its kernel is one that has a name; got {value!r}. "
+            f"Pickle the model, and load that only where you trust the file."
+        )
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if name == "class_weight" and isinstance(value, Mapping):
@@ -113,6 +122,9 @@ def _fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
         arrays.update((f"{name}{i}", array) for i, array in enumerate(value))
         return {_COUNT: len(value)}
+    if is_sparse(value):
+        arrays.update((f"{name}_{part}", getattr(value, part)) for part in _PARTS)
+        return {_SPARSE: list(value.shape)}
     if not isinstance(value, np.ndarray):
         return value.item() if isinstance(value, np.generic) else value
     if value.dtype == object and all(isinstance(one, str) for one in value.ravel()):
@@ -134,11 +146,20 @@ def _model(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Any:
     for name, value in facts["fitted"].items():
         if value in ("array", "text"):
             value = arrays[name].astype(object) if value == "text" else arrays[name]
+        elif isinstance(value, dict) and _SPARSE in value:
+            value = _sparse(tuple(value[_SPARSE]), *(arrays[f"{name}_{part}"] for part in _PARTS))
         elif isinstance(value, dict):
             value = [arrays[f"{name}{i}"] for i in range(value[_COUNT])]
         setattr(model, name, value)
     _check(model)
     return model
+
+
+def _sparse(shape: tuple[int, int], data: Any, indices: Any, indptr: Any) -> Any:
+    """A CSR matrix of these parts, if they fit together."""
+    matrix = scipy.sparse.csr_array((data, indices, indptr), shape=shape)
+    matrix.check_format(full_check=True)
+    return matrix
 
 
 def _given(value: Any) -> Any:
@@ -170,7 +191,7 @@ def _check(model: Any) -> None:
         if isinstance(model, PCA):
             arrays, expected = [*arrays, model.mean_], [*expected, (features,)]
     elif isinstance(model, KernelRidge):
-        rows = len(model.X_fit_)
+        rows = model.X_fit_.shape[0]
         expected = [(rows, features), (rows, *model.dual_coef_.shape[1:2])]
         arrays, right = [model.X_fit_, model.dual_coef_], True
     else:
