@@ -12,14 +12,16 @@ backward Wᵀ z: z_s = Σ_l f_l(u_s) z_l, and the constant term of each j is Σ_
 
 Forward has m(2p-1) unknowns, backward p(2m-1): these are the thresholds. The functions are
 independent, so at points in general position any so many replies determine them, and fewer do not
-reach the wanted ones. With powers of u and v instead of the series, and one column of blocks of the
-operand, this is PolyDot (Dutta et al., 2020), which has the same thresholds. Powers lose digits: the
-worst window of a 4 x 4 grid on 30 workers has η = 11,000 with them, and 34 here.
+reach the wanted ones.
 
+With powers of u and v instead of the series, and one column of blocks in the operand,
+this is PolyDot (Dutta et al., 2020), whose thresholds are the same. Powers lose digits:
+the worst window of a 4 x 4 grid on 30 workers has η = 11,000 with them, and 34 here.
 Generalized PolyDot (Dutta et al., 2018) has one variable: W(v) = Σ_ij W_ij v^(pi+j) and
-x(v) = Σ_l x_l v^(p-1-l). It needs fewer replies forward, mp + p - 1, and as many backward, p(2m-1).
-It is not built here: on a square grid both passes need as many workers as here, its real points
-lose digits, and for forward products alone rows need only mp (docs/arrays.md).
+x(v) = Σ_l x_l v^(p-1-l). Forward it needs fewer replies, mp + p - 1, and backward as
+many, p(2m-1). It is not built here: on a square grid both passes need as many workers
+as here, its real points lose digits, and for forward products alone a cut by rows needs
+only mp (docs/arrays.md).
 
 A change U Vᵀ of W changes S_s by (Σ_i f_i(u_s) U_i)(Σ_j g_j(v_s) V_j)ᵀ.
 """
