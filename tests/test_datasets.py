@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from claimed import holds_in
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder
 from support import DataFolder
@@ -58,6 +60,30 @@ def made_houses(where: Path, rows: int = 30) -> np.ndarray:
     ]
     write(where / "kc_house" / "kc_house_data.csv", "\n".join(lines) + "\n")
     return table
+
+
+def made_recordings(where: Path, *names: str) -> None:
+    """Of each name: four rounds of eight workers, at four loads."""
+    rng = np.random.default_rng(0)
+    loads: dict[str, Any] = {
+        f"{name}_load{load:.3f}": (1 + load + rng.exponential(0.3, (4, 8))).astype(np.float32)
+        for name in dict.fromkeys(names)
+        for load in (0.0, 0.25, 0.5, 1.0)
+    }
+    (where / datasets.TIMINGS).parent.mkdir()
+    np.savez(where / datasets.TIMINGS, **loads)
+
+
+def made_digits(where: Path) -> None:
+    """MNIST's files, of a few images of noise."""
+    rng = np.random.default_rng(0)
+    (where / "mnist").mkdir()
+    for part, rows in (("train", 12), ("t10k", 10)):
+        labels = rng.integers(0, 10, rows, dtype=np.uint8)
+        images = rng.integers(0, 256, (rows, 28, 28), dtype=np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+            (where / f"mnist/{part}-{kind}-ubyte").write_bytes(head + array.tobytes())
 
 
 def check(found: datasets.Dataset, fields: np.ndarray, y: np.ndarray) -> None:
@@ -124,20 +150,31 @@ def test_files_that_are_cut(tmp_path: Path) -> None:
         datasets.load("kc_house", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "tests"),
-    [
-        ("amazon", (26_215, 241_915), 6_554),
-        ("covtype", (396_112, 15_509), 99_029),
-        ("kc_house", (17_290, 27_654), 4_323),
-    ],
-)
-def test_the_published_sizes(
-    name: str, shape: tuple[int, int], tests: int, data_folder: DataFolder
-) -> None:
-    found = datasets.load(name, data_folder({"amazon": "amazon_access"}.get(name, name)))
-    assert found.shape == shape
-    assert found.X_test.shape == (tests, shape[1])
-    each = {"amazon": 44, "covtype": 55, "kc_house": 19}[name]
-    assert found.X.nnz == shape[0] * each
+def sizes(data_folder: DataFolder, name: str, folder: str, each: int) -> dict[str, object]:
+    """The sizes of a real data set, as results.json has them; `each`: ones in a row."""
+    found = datasets.load(name, data_folder(folder))
+    assert found.shape == datasets.PUBLISHED[name]
+    assert found.X_test.shape[1] == found.shape[1]
+    assert found.X.nnz == found.shape[0] * each
     assert (found.X.data == 1).all()
+    rows = found.shape[0] + found.X_test.shape[0]
+    return {"shapes": {name: list(found.shape)}, "all_rows": {name: rows}}
+
+
+def test_amazon_has_the_published_size(data_folder: DataFolder) -> None:
+    found = sizes(data_folder, "amazon", "amazon_access", 44)
+    holds_in("erasurehead: Table 1, Amazon, data points", found)
+    holds_in("erasurehead: Table 1, Amazon, dimension", found)
+
+
+def test_covertype_has_the_published_size(data_folder: DataFolder) -> None:
+    """The paper's table has all rows of the two labels, not those of the training part."""
+    found = sizes(data_folder, "covtype", "covtype", 55)
+    holds_in("erasurehead: Table 1, Covertype, data points", found)
+    holds_in("erasurehead: Table 1, Covertype, dimension", found)
+
+
+def test_kc_housing_has_the_published_size(data_folder: DataFolder) -> None:
+    found = sizes(data_folder, "kc_house", "kc_house", 19)
+    holds_in("erasurehead: Table 1, KC Housing, data points", found)
+    holds_in("erasurehead: Table 1, KC Housing, dimension", found)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import DataFolder, driver_of
+from test_datasets import made_digits, made_recordings
 
 import kofn
 from kofn.delays import Exponential
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.learn.torch import CodedBackward, flat
+from kofn.reproduce import erasurehead_more
+from kofn.reproduce import network as paper
 from kofn.reproduce.datasets import read_mnist
+from kofn.reproduce.kept import Kept
 from kofn.testing import Faults
 
 pytestmark = pytest.mark.slow  # together they take seconds
@@ -323,3 +328,21 @@ def test_a_module_that_was_changed_is_the_one_that_is_trained() -> None:
                     wrong.append(what)
                     break
         assert wrong == []
+
+
+def test_kofn_reproduce_erasurehead_trains_a_network(tmp_path: Path) -> None:
+    """By each method, on a few images of noise and made-up delays."""
+    made_digits(tmp_path)
+    made_recordings(tmp_path, paper.RECORDING)
+    sizes = paper.Sizes(steps=1, batch=0.5, every=1, fresh=(2,))
+    told: list[str] = []
+    found = paper.table(tmp_path, 6, 3, sizes, told.append, Kept(tmp_path, {}))
+    assert len(told) == sizes.progress_steps  # the bar ends where it should
+    learnt = found["curves"]
+    assert {"uncoded", "egc2", "agc3", "dsag_2"} <= set(learnt)
+    # Exact sums of the same batches learn the same, whoever holds them.
+    assert learnt["egc2"]["accuracy"] == learnt["uncoded"]["accuracy"]
+    assert "with exact sums of c=2" in (erasurehead_more.network_sentence(found) or "")
+    picture = tmp_path / "network.png"
+    erasurehead_more.network({"network": found}).savefig(picture)
+    assert picture.stat().st_size > 5_000

@@ -11,17 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from claimed import citing, holds, holds_in
 from rich.console import Console
 from scipy.sparse import csr_array
-from support import unresolved
+from support import DataFolder, unresolved
 from test_datasets import (
     made_amazon,
     made_covtype,
     made_houses,
+    made_recordings,
 )
 
 import kofn
 from kofn.cli import reproduce
+from kofn.delays import Exponential
+from kofn.engines.virtual import VirtualEngine
 from kofn.reproduce import (
     datasets,
     erasure_theory,
@@ -29,12 +33,11 @@ from kofn.reproduce import (
     erasurehead_page,
     erasures,
     figures,
-    network,
     stand_ins,
     straggling,
 )
 from kofn.reproduce.datasets import Dataset
-from kofn.reproduce.erasurehead import Settings, lemmas, simulated
+from kofn.reproduce.erasurehead import Settings, simulated
 from kofn.reproduce.inventory import claims
 from kofn.reproduce.kept import Kept
 from kofn.reproduce.training import Run, reached
@@ -51,9 +54,8 @@ SMALL = Settings(
     simulated=20,
     draws=20_000,
     rivals=straggling.Grid(6, (1.0, 0.5), (0.5,), (2,), (4,), (3.0,)),
-    theory=erasure_theory.Sizes(iterations=4, repeats=2, draws=500),
+    theory=erasure_theory.Sizes(4, 2, draws=10_000, fleets=(30, 240), rounds=40),
     more=erasures.Sizes(iterations=3, fractions=(0.5,), rounds=5),
-    network=network.Sizes(steps=2, batch=0.5, every=1, fresh=(2,)),
 )
 METHODS = {"uncoded", "ignore", "egc2", "egc3", "agc2", "agc3"}
 
@@ -62,52 +64,81 @@ def made(where: Path) -> Path:
     made_amazon(where, 60)
     made_covtype(where, 200)
     made_houses(where, 40)
-    (where / "straggler_traces").mkdir()
-    rng = np.random.default_rng(0)
-    loads = {
-        f"{name}_load{load:.3f}": (1 + load + rng.exponential(0.3, (4, 8))).astype(np.float32)
-        for name in (straggling.RECORDING, network.RECORDING)
-        for load in (0.0, 0.25, 0.5, 1.0)
-    }
-    (where / "mnist").mkdir()
-    for part, rows in (("train", 48), ("t10k", 20)):
-        labels = rng.integers(0, 10, rows, dtype=np.uint8)
-        images = rng.integers(0, 256, (rows, 28, 28), dtype=np.uint8)
-        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
-            (where / f"mnist/{part}-{kind}-ubyte").write_bytes(head + array.tobytes())
-    np.savez(where / datasets.TIMINGS, **loads)  # type: ignore[arg-type]
+    made_recordings(where, straggling.RECORDING, erasures.RECORDING)
     return where
 
 
-def test_it_writes_its_results_and_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(straggling, "WORKERS", 8)
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """One small run on made-up data: its folder and its results."""
+    where = tmp_path_factory.mktemp("erasurehead")
     told: list[str] = []
     measure = erasurehead.measure
-    monkeypatch.setattr(
-        erasurehead,
-        "measure",
-        lambda data, settings, tell, kept: measure(data, settings, told.append, kept),
-    )
-    found = reproduce.run(
-        "erasurehead", out, made(tmp_path), False, None, quiet=True, settings=SMALL
-    )
-    assert json.loads((out / "results.json").read_text()) == found
-    # These are no figures of Amazon's data or King County's, and nothing says so.
-    assert not found["made_up"]
-    assert found["foreign"].startswith("These are not the published data: Amazon has 48 x ")
-    page = (out / "index.html").read_text()
-    assert found["foreign"] in page
-    assert "on other data of the form of Amazon uncoded descent is" in page
-    for name in erasurehead_page.DATA.values():
-        assert page.count(name) == page.count(f"form of {name}") + found["foreign"].count(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(straggling, "WORKERS", 8)
+        patch.setattr(
+            erasurehead,
+            "measure",
+            lambda data, settings, tell, kept: measure(data, settings, told.append, kept),
+        )
+        out, data = where / "out", made(where)
+        found = reproduce.run("erasurehead", out, data, False, None, quiet=True, settings=SMALL)
     assert len(told) == SMALL.progress_steps  # the bar ends where it should
+    return out, found
+
+
+@pytest.mark.parametrize(
+    "claim", citing("tests/test_reproduce_erasurehead.py::test_claims_in_one_small_run")
+)
+def test_claims_in_one_small_run(claim: str, written: tuple[Path, dict[str, Any]]) -> None:
+    holds_in(claim, written[1])
+
+
+def test_claims_on_recorded_delays(data_folder: DataFolder) -> None:
+    folder = data_folder(datasets.TIMINGS)
+    found = {"figure_1": erasures.completion(folder, 30, 11, erasures.Sizes(rounds=5))}
+    holds_in("erasurehead: Figure 1", found)
+    seconds = found["figure_1"]["recordings"][erasures.RECORDING]["seconds_per_iteration"]
+    holds("erasurehead: Figure 4", seconds["agc2"], seconds["uncoded"])
+
+
+@pytest.mark.claim("erasurehead: Remark 1")
+def test_dropping_stragglers_is_a_code_of_one_copy() -> None:
+    sums = {}
+    for code in (kofn.Uncoded("whole"), kofn.FractionalRepetition(1, "whole")):
+        engine = VirtualEngine(6, delays=Exponential(0.0, 2.0), seed=3)
+        with kofn.connect(engine) as cluster:
+            parts = cluster.parts(np.arange(12.0), code, parts=6)
+            results = [parts.sum(_square, stop=kofn.first(4)) for _ in range(5)]
+        sums[code] = [(float(each.value), each.covered, each.report.finished) for each in results]
+    uncoded, one_copy = sums.values()
+    assert uncoded == one_copy
+    assert all(covered == 4 / 6 for _, covered, _ in uncoded)
+    assert len({finished for _, _, finished in uncoded}) > 1  # others are dropped each time
+
+
+def _square(part: Any, x: Any) -> Any:
+    return (part**2).sum()
+
+
+def test_no_method_is_later_than_theorem_3_says() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1200, 18))
+    on = erasure_theory.Ridge(X, X @ rng.standard_normal(18) + 0.1 * rng.standard_normal(1200))
+    few = erasure_theory.Sizes(iterations=6, repeats=2)
+    descents = erasure_theory.descents(on, 30, 6, 24, few, lambda what: None)
+    found = {"theory": {"more": descents}}
+    holds_in("erasurehead: Theorem 3, uncoded", found)
+    holds_in("erasurehead: Theorem 3, exact", found)
+    holds_in("erasurehead: Theorem 3, approximate", found)
+
+
+def test_results_have_what_they_must(written: tuple[Path, dict[str, Any]]) -> None:
+    out, found = written
+    assert json.loads((out / "results.json").read_text()) == found
     assert set(found["shapes"]) == {"amazon", "covtype", "kc_house"}
     assert found["shapes"]["kc_house"][0] == 32
-    assert set(found["lemma2"]["2"]) == {"p", "q", "p_monte_carlo", "q_monte_carlo"}
+    assert found["all_rows"]["kc_house"] == 40
     assert set(found["virtual_seconds_per_iteration"]) == METHODS
     for name in found["shapes"]:
         assert set(found["time_to_target"][name]) == METHODS
@@ -117,71 +148,72 @@ def test_it_writes_its_results_and_pictures(
         assert np.allclose(runs["egc2"]["metric"], runs["uncoded"]["metric"], atol=1e-9)
         assert found["covered"][name]["egc3"] == 1.0
         assert found["covered"][name]["agc2"] <= 1.0
-    assert found["wall_speedup"]["agc2_over_uncoded"] > 0
-    assert {"agc2_over_egc2", "agc3_over_egc3"} <= set(found["wall_speedup"])
-    rivals = found["rivals"]
-    assert {name.split("_")[0] for name in rivals["methods"]} == set(rivals["best"])
-    assert rivals["kofn_faster_than"]["uncoded"] is not None
-    assert "ignore" in rivals["kofn_faster_than"]
-    unequal = found["unequal"]
-    assert unequal["sorted_lost"]["uncoded"] is None  # nobody has those rows
-    assert unequal["sorted_lost"]["egc2"]["mean_covered"] == 1.0
-    assert unequal["sorted_lost"]["ignore_4"]["mean_covered"] < 1.0
-    tried = rivals["tried"]  # like for like
-    assert tried == dict.fromkeys(straggling.KINDS, 2)
-    assert set(rivals["by_portion"]) == {"1", "0.5"}
-    for kind in ("kofn", "dsag", "backups"):
-        each = [found[kind] for found in rivals["by_portion"].values() if found[kind] is not None]
-        assert rivals["best"][kind] is None or rivals["best"][kind]["seconds"] == min(each)
-    assert unresolved(claims("erasurehead"), found) == []
-    descents = found["theory"]["more"]  # of several methods, each below its bound
-    assert max(descents["largest_over_bound"].values()) <= 1 + 1e-9
-    assert found["theory"]["lemmas"]["2"]["lemma_3"]["stated"] > 0
-    for name in found["shapes"]:
         assert set(found["estimates"][name]) == {"wait", "uncoded", *erasures.ESTIMATES}
         assert set(found["sweep"][name]["by_copies"]) == {"1", "2", "3"}
         assert found["cyclic"][name]["cyclic_exact"]["mean_covered"] == 1.0
         assert set(found["recorded"][name]["methods"]) == METHODS
-    assert set(found["figure_1"]["recordings"]) == {straggling.RECORDING, network.RECORDING}
-    if "problem" not in found["network"]:  # torch is here
-        learnt = found["network"]["curves"]
-        assert {"uncoded", "egc2", "agc3", "dsag_2"} <= set(learnt)
-        # Exact sums of the same batches learn the same, whoever holds them.
-        assert learnt["egc2"]["accuracy"] == learnt["uncoded"]["accuracy"]
-        assert (out / "network.png").stat().st_size > 5_000
-    for name in ("theory", "estimates", "sweep", "figure_1", "figure_4_recorded"):
+    assert found["wall_speedup"]["agc2_over_uncoded"] > 0
+    assert {"agc2_over_egc2", "agc3_over_egc3"} <= set(found["wall_speedup"])
+    descents = found["theory"]["more"]  # of several methods, each below its bound
+    assert max(descents["largest_over_bound"].values()) <= 1
+    exactly = found["theory"]["exact_from"]
+    assert exactly["as_printed"] == 7
+    assert exactly["sets_as_printed_that_miss_a_block"] == 144
+    for inverse, best in found["theory"]["best_copies"].items():
+        assert str(best["lemma_8"]) == inverse
+    assert found["lemma8"]["2"]["exact_as_printed"] < found["lemma8"]["2"]["stated"]["exact"]
+    assert set(found["figure_1"]["recordings"]) == {straggling.RECORDING, erasures.RECORDING}
+    assert "MNIST" in found["network"]["problem"]  # tests/test_learn_torch.py has some
+    assert unresolved(claims("erasurehead"), found) == []
+
+
+def test_rivals_have_as_many_settings_and_a_code_survives_lost_rows(
+    written: tuple[Path, dict[str, Any]],
+) -> None:
+    rivals, unequal = written[1]["rivals"], written[1]["unequal"]
+    assert {name.split("_")[0] for name in rivals["methods"]} == set(rivals["best"])
+    assert rivals["kofn_faster_than"]["uncoded"] is not None
+    assert "ignore" in rivals["kofn_faster_than"]
+    assert unequal["sorted_lost"]["uncoded"] is None  # nobody has those rows
+    assert unequal["sorted_lost"]["egc2"]["mean_covered"] == 1.0
+    assert unequal["sorted_lost"]["ignore_4"]["mean_covered"] < 1.0
+    assert rivals["tried"] == dict.fromkeys(straggling.KINDS, 2)  # like for like
+    assert set(rivals["by_portion"]) == {"1", "0.5"}
+    for kind in ("kofn", "dsag", "backups"):
+        rows = rivals["by_portion"].values()
+        each = [row[kind] for row in rows if row[kind] is not None]
+        assert rivals["best"][kind] is None or rivals["best"][kind]["seconds"] == min(each)
+
+
+def test_page_pictures_and_tables(written: tuple[Path, dict[str, Any]]) -> None:
+    out, found = written
+    # These are no figures of Amazon's data or King County's, and nothing says so.
+    assert not found["made_up"]
+    assert found["foreign"].startswith("These are not the published data: Amazon has 48 x ")
+    page = (out / "index.html").read_text()
+    assert found["foreign"] in page
+    assert "on other data of the form of Amazon uncoded descent is" in page
+    for name in erasurehead_page.DATA.values():
+        assert page.count(name) == page.count(f"form of {name}") + found["foreign"].count(name)
+    for name in erasurehead_page.sentences(found):
         assert (out / f"{name}.png").stat().st_size > 5_000
     text = StringIO()
     reproduce.table(Console(file=text, width=160), found)
     assert "settings tried in all" in text.getvalue()
-    for name in ("figure_2.png", "figure_3.png", "figure_4.png", "rivals.png", "index.html"):
-        assert (out / name).stat().st_size > 5_000
-
-
-def test_the_lemmas_agree_with_chance() -> None:
-    found = lemmas(Settings(draws=100_000))
-    for c in ("2", "3"):
-        two, eight = found["lemma2"][c], found["lemma8"][c]
-        for name in ("p", "q"):
-            # Five standard errors of a mean of so many zeros and ones.
-            assert abs(two[name] - two[f"{name}_monte_carlo"]) < 5 * 0.5 / np.sqrt(100_000)
-        for name, stated in eight["stated"].items():
-            assert eight["monte_carlo"][name] == pytest.approx(stated, rel=0.01)
-        assert eight["exact_as_printed"] < 0.95 * eight["stated"]["exact"]
 
 
 def test_simulated_times_are_those_of_the_model() -> None:
     def harmonic(n: int) -> float:
         return float(sum(1 / i for i in range(1, n + 1)))
 
-    found: Any = simulated(Settings(simulated=120))
+    found: Any = simulated(Settings(workers=12, wait=4, simulated=120))
     times = found["virtual_seconds_per_iteration"]
     # Within five standard errors of a mean of 120, and the slice of 10 ms in which a cancelled
     # worker looks up.
-    assert times["uncoded"] == pytest.approx(2 * harmonic(30), rel=0.17)
-    assert times["egc2"] == pytest.approx(harmonic(15), rel=0.17)
-    assert times["egc3"] == pytest.approx(2 / 3 * harmonic(10), rel=0.17)
-    assert times["agc2"] == pytest.approx(2 * (harmonic(30) - harmonic(19)), rel=0.17)
+    assert times["uncoded"] == pytest.approx(2 * harmonic(12), rel=0.2)
+    assert times["egc2"] == pytest.approx(harmonic(6), rel=0.25)
+    assert times["egc3"] == pytest.approx(2 / 3 * harmonic(4), rel=0.25)
+    assert times["agc2"] == pytest.approx(2 * (harmonic(12) - harmonic(8)), rel=0.25)
     # What a straggler has half done counts: exact sums come sooner.
     whole = found["virtual_seconds_per_iteration_by_load"]
     streamed = found["virtual_seconds_per_iteration_by_load_streamed"]

@@ -13,6 +13,7 @@ import pytest
 from claimed import citing, holds, holds_in
 from rich.console import Console
 from support import DataFolder, unresolved
+from test_datasets import made_recordings
 from typer.testing import CliRunner
 
 from kofn.cli import reproduce
@@ -50,10 +51,7 @@ def written(
     given: str | None = pytestconfig.getoption("--data")
     if given is None or not Path(given, datasets.TIMINGS).exists():
         given = str(out)
-        (out / datasets.TIMINGS).parent.mkdir()
-        waits = 1 + np.random.default_rng(0).exponential(0.3, (4, 8)).astype(np.float32)
-        table: dict[str, Any] = {f"{rateless.RECORDING}_load0.000": waits}
-        np.savez(out / datasets.TIMINGS, **table)
+        made_recordings(out, rateless.RECORDING)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rateless, "M", 60)
         patch.setattr(rateless, "WORKERS", 2)

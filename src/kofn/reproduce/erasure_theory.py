@@ -7,7 +7,10 @@ the proofs use no other points. Which workers reply first is drawn by the delays
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import comb, log
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,16 @@ from ..codes import erasurehead as theory
 from ..delays import ExponentialByLoad
 from ..engines.virtual import VirtualEngine
 from . import datasets
+from .erasures import only_time
 from .timing import OnStep
+from .training import Method
 
 Floats = NDArray[np.float64]
 PENALTY = 1.0
 WITHIN = 0.05  # of the gap at the start: ε of Theorem 3
 METHODS = ("uncoded", "exact", "long", "short", "covered")
 STEPS = 6  # of descents on isotropic functions
+DELTA = 11 / 30  # of the workers, that an approximate sum waits for
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Sizes:
     iterations: int = 40
     repeats: int = 6  # of what is random
     draws: int = 20_000  # Monte Carlo
+    fleets: tuple[int, ...] = (30, 120, 480, 1920)  # workers, to see how the speed-up grows
+    rounds: int = 60  # of each of these
 
     @property
     def progress_steps(self) -> int:
@@ -97,6 +105,9 @@ def table(data: Path, workers: int, wait: int, sizes: Sizes, on_step: OnStep) ->
     many = max(c for c in range(1, min(6, workers) + 1) if workers % c == 0)
     rows = {
         "lemmas": lemmas(on, workers, wait, sizes.draws),
+        "exact_from": exact_from(24, 12, 6),
+        "best_copies": best_copies(60, sizes.draws),
+        "growth": growth(2, sizes.fleets, sizes.rounds),
         "published": descents(on, workers, 2, wait, sizes, on_step),
         "more": descents(on, workers, many, round(0.8 * workers), sizes, on_step),
         "means": "least squares on 18 columns of house prices, penalty 1, from a point in a random "
@@ -120,17 +131,81 @@ def lemmas(on: Ridge, n: int, r: int, draws: int) -> dict[str, Any]:
         seen = _covered(rng, n, c, r, draws)
         g = seen @ slopes.reshape(n // c, c, -1).sum(axis=1) / n
         p = theory.moments(n, n, c, r).p
-        mean = float(np.linalg.norm(g.mean(axis=0) / (1 - p) - slopes.mean(axis=0)) / norm)
+        # The part of E[g] along the gradient: across it there is chance alone.
+        along = float(g.mean(axis=0) @ slopes.mean(axis=0) / norm)
         stated = theory.second_moment(n, c, r, slopes)
         square = float(np.square(g).sum(axis=1).mean())
         rows[str(c)] = {
-            "lemma_3_mean_off_by": mean,
+            "lemma_3_mean": {"stated": float((1 - p) * norm), "monte_carlo": along},
             "lemma_3": {"stated": stated, "monte_carlo": square, "ratio": square / stated},
             "lemma_4_bound": theory.second_moment_bound(n, n, c, r, float(norm), float(sigma)),
             "lemma_5": {"p": p, "bound": theory.missing_bound(n, n, c, r)},
             "theorem_1_with_equality": _isotropic(rng, n, c, r, draws),
         }
     return rows
+
+
+def exact_from(n: int, k: int, c: int) -> dict[str, int]:
+    """The fewest replies of which every set gives the exact sum, by trying all sets of workers.
+
+    It is k − ℓ + 1, where ℓ = kc/n workers hold each block; the paper has k − c + 1.
+    """
+    copies, printed = k * c // n, k - c + 1
+    code = FractionalRepetition(copies, "whole").assign(n, k)
+    parts = [{part for symbol in code.symbols(w) for part in symbol.parts} for w in range(k)]
+    missing = {
+        r: sum(len(set().union(*some)) < n for some in combinations(parts, r))
+        for r in range(1, k + 1)
+    }
+    return {
+        "replies": min(r for r, count in missing.items() if not count),
+        "stated": k - copies + 1,
+        "as_printed": printed,
+        "sets_as_printed": comb(k, printed),
+        "sets_as_printed_that_miss_a_block": missing[printed],
+    }
+
+
+def best_copies(n: int, draws: int) -> dict[str, Any]:
+    """The c with the least mean seconds of the exact code, by 1/λ: by chance and by Lemma 8."""
+    waits = np.random.default_rng(6).standard_exponential((draws, n))
+    divisors = [c for c in range(1, n // 5 + 1) if n % c == 0]
+    rows: dict[str, Any] = {}
+    for inverse in (2, 3, 4):
+        drawn, stated = {}, {}
+        for c in divisors:
+            firsts = (1 + inverse * waits.reshape(draws, n // c, c).min(axis=2)) * c / n
+            drawn[c] = float(firsts.max(axis=1).mean())
+            stated[c] = theory.seconds_by_load(n, c, 0, 1 / inverse).exact
+        best = {"monte_carlo": min(drawn, key=drawn.__getitem__)}
+        rows[str(inverse)] = {**best, "lemma_8": min(stated, key=stated.__getitem__)}
+        rows[str(inverse)] |= {"inverse": inverse, "workers": n}
+    return rows
+
+
+def growth(c: int, fleets: Sequence[int], rounds: int) -> dict[str, Any]:
+    """How many times faster than uncoded an approximate sum is, by n, at λ = 1/c and r = δn.
+
+    `slope`: of a line through these over log n; `stated`: that of Theorem 3's factors, which is
+    1 / (1 + c log(1/(1−δ))) as n grows.
+    """
+    faster, formula = {}, {}
+    for n in fleets:
+        # One n-th of the work takes a second: what a late worker takes to stop is nothing to it.
+        r, delays = round(DELTA * n), ExponentialByLoad(n, rate=1 / c, full=n)
+        uncoded = Method(Uncoded("whole"), exact())
+        coded = Method(FractionalRepetition(c, "whole"), first(r) | exact())
+        slow, quick = (only_time(delays, method, n, rounds) for method in (uncoded, coded))
+        faster[str(n)] = slow / quick
+        times = theory.seconds_by_load(n, c, r, 1 / c)
+        formula[str(n)] = times.uncoded / times.approximate
+    slope = np.polyfit(np.log(fleets), list(faster.values()), 1)[0]
+    return {
+        "faster_than_uncoded": faster,
+        "by_lemma_8": formula,
+        "slope": float(slope),
+        "stated": 1 / (1 + c * log(1 / (1 - DELTA))),
+    }
 
 
 def _covered(rng: np.random.Generator, n: int, c: int, r: int, draws: int) -> Floats:
@@ -194,8 +269,9 @@ def descents(on: Ridge, n: int, c: int, r: int, sizes: Sizes, on_step: OnStep) -
         "gap": {name: losses.mean(axis=0).tolist() for name, (losses, _) in runs.items()},
         "gap_deviation": {name: losses.std(axis=0).tolist() for name, (losses, _) in runs.items()},
         "bounds": drawn,
+        # From the first iteration on: at the start every bound is the gap itself.
         "largest_over_bound": {
-            name: float(max(np.array(runs[name][0].mean(axis=0)) / np.array(drawn[bound])))
+            name: float(max(runs[name][0].mean(axis=0)[1:] / np.array(drawn[bound][1:])))
             for name, bound in against.items()
         },
         "within": within,

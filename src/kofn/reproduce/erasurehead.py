@@ -75,7 +75,7 @@ QUICK = Settings(
     simulated=300,
     draws=20_000,
     rivals=straggling.Grid(12, (1.0, 0.25), (0.25, 0.5), (2, 4), (16, 64), (2.0, 3.0)),
-    theory=erasure_theory.Sizes(iterations=12, repeats=2, draws=2000),
+    theory=erasure_theory.Sizes(12, 2, draws=2000, fleets=(30, 240), rounds=20),
     more=erasures.Sizes(iterations=8, fractions=(0.1, 11 / 30, 0.75), rounds=20),
     network=network.Sizes(steps=20, fresh=(11,)),
 )
@@ -237,6 +237,7 @@ def _figures(
     seconds = {name: run.per_iteration for name, run in wall.items()}
     return {
         "shapes": list(data.shape),
+        "all_rows": data.shape[0] + int(data.X_test.shape[0]),
         "targets": target,
         "wall_seconds_per_iteration": seconds,
         "wall_speedups": speedups(seconds),

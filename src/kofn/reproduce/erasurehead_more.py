@@ -90,7 +90,7 @@ def texts(results: Results) -> tuple[dict[str, str], dict[str, Any]]:
         ),
     }
     filled = dict(SENTENCES)
-    one = _network(results["network"])
+    one = network_sentence(results["network"])
     if one is not None:
         filled["network"] = one
     recorded = results["figure_1"]
@@ -109,7 +109,8 @@ def texts(results: Results) -> tuple[dict[str, str], dict[str, Any]]:
     return filled, more
 
 
-def _network(results: Results) -> str | None:
+def network_sentence(results: Results) -> str | None:
+    """What came out of training a network; None if that was left out."""
     if "problem" in results:
         return None
     times, ends = results["seconds_to_target"], results["final_accuracy"]
