@@ -47,7 +47,10 @@ ALLOWED: dict[str, set[str]] = {
     },
     "market": {"cluster", "delays"},
     "rivals": {"cluster", "codes", "delays", "engines", "rounds", "sums"},
-    "learn": {"arrays", "sums", "sequence", "rounds", "codes", "cluster", "checkpoint", "choice"},
+    "learn": {
+        *("arrays", "sums", "sequence", "rounds", "codes", "cluster", "checkpoint"),
+        "engines.known",
+    },
     "report": set(),
     "simulation": {
         "arrays",

@@ -89,8 +89,12 @@ def test_columns_that_are_far_from_zero_or_alike_lose_no_digits(far: float, work
     # What the mean costs in X w - mean w, and the nearly equal columns (1e4 squared) in the rest.
     within = 100.0 * EPS * far * 1e4**2
     with kofn.connect("virtual", workers=workers) as cluster:
-        for data in (A, cluster.encode(A)):
-            model = Ridge(cluster=cluster).fit(data, y)
+        for model, data in (
+            (Ridge(), A),
+            (Ridge(cluster=cluster), A),
+            (Ridge(), cluster.encode(A)),
+        ):
+            model.fit(data, y)
             assert np.abs(model.coef_ - exact).max() <= max(within, 1e-6) * np.abs(exact).max()
 
 
@@ -102,17 +106,45 @@ def test_an_array_is_summed_up_here_wherever_its_columns_are(dtype: Any, far: fl
     B = A.astype(np.float64) - A.mean(axis=0, dtype=np.float64)
     exact = np.linalg.solve(B.T @ B + np.eye(20), B.T @ (y - y.mean()))
     seen = []
-    with kofn.connect("virtual", workers=3) as cluster:
-        tell = lambda iteration, loss, data: seen.append((iteration, data.report))  # noqa: E731
-        model = Ridge(cluster=cluster, k=2, callback=tell).fit(A, y)
-        assert model.where_ == "here"
-        assert [record.kind for record in cluster.log if record.kind != "joined"] == ["loss"]
-        with pytest.raises(kofn.BadInput, match="k must be at most"):
-            Ridge(cluster=cluster, k=4).fit(A, y)
-        assert Ridge(cluster=cluster, k=2, solver="lbfgs").fit(A, y).where_ == "workers"
+    tell = lambda iteration, loss, data: seen.append((iteration, data.report))  # noqa: E731
+    model = Ridge(callback=tell).fit(A, y)
+    assert model.where_ == "here"
     assert [(iteration, report.extra) for iteration, report in seen] == [(1, {"where": "here"})]
-    # The numbers, as they are given, have far * eps(float64) of a deviation; B loses as much.
-    assert np.abs(model.coef_ - exact).max() <= 1e3 * EPS * far * np.abs(exact).max()
+    assert seen[0][1].live == ()  # no worker was started
+    # The numbers, as they are given, have far * eps(float64) of a deviation; B loses as much. The
+    # coefficients are of the type of the data.
+    within = 1e3 * EPS * far + np.finfo(dtype).eps
+    assert np.abs(model.coef_ - exact).max() <= within * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("given", ["an open cluster", "workers", "k"])
+def test_workers_that_were_given_are_used(given: str) -> None:
+    """Ridge of an array with few columns used none of them."""
+    A, y = X[:3000, :8], Y[:3000]
+    calm = Ridge().fit(A, y)
+    with kofn.connect("virtual", workers=3) as cluster:
+        ways: dict[str, dict[str, Any]] = {
+            "an open cluster": {"cluster": cluster},
+            "workers": {"cluster": "virtual", "workers": 3},
+            "k": {"cluster": "virtual", "k": 2},
+        }
+        seen = []
+        tell = lambda iteration, loss, data: seen.append(data.report)  # noqa: E731
+        model = Ridge(callback=tell, **ways[given]).fit(A, y)
+        assert model.where_ == "workers"
+        assert sum(seen[0].rows_read.values()) >= len(A)
+        if given == "an open cluster":
+            assert {"sent", "result"} & {record.kind for record in cluster.log}
+            with pytest.raises(kofn.BadInput, match="k must be at most"):
+                Ridge(cluster=cluster, k=4).fit(A, y)
+    sizes = A.std(axis=0) + (A.std(axis=0) == 0.0)
+    apart = np.abs((model.coef_ - calm.coef_) * sizes).max()
+    assert apart < 1e-8 * np.abs(calm.coef_ * sizes).max()
+
+
+def test_an_engine_that_does_not_exist_is_refused_also_where_none_is_needed() -> None:
+    with pytest.raises(kofn.EngineUnavailable, match="there is no 'nowhere'"):
+        Ridge(cluster="nowhere").fit(X, Y)
 
 
 @pytest.mark.parametrize("A", [np.hstack([X, X[:, :3]]), RNG.standard_normal((300, 257))])
@@ -133,8 +165,8 @@ def test_one_step_gives_scikit_learns_coefficients(given: NDArray[Any] | None) -
     ):
         theirs.fit(X, Y, given)
         with kofn.connect("virtual") as cluster:
-            for data in (X, cluster.encode(X)):
-                ours.set_params(cluster=cluster).fit(data, Y, given)
+            for where, data in (("virtual", X), (cluster, X), ("virtual", cluster.encode(X))):
+                ours.set_params(cluster=where).fit(data, Y, given)
                 assert ours.n_iter_ <= 2
                 apart = np.abs((ours.coef_ - theirs.coef_) * sizes).max()
                 assert apart < 1e-8 * np.abs(theirs.coef_ * sizes).max()
@@ -165,17 +197,18 @@ def test_squares_that_are_no_numbers_any_more_are_refused(
         given: Any = scipy.sparse.csr_array(A) if where == "sparse" else A
         if "workers" in where:
             given = cluster.encode(A, k=3)
+        used: Any = "virtual" if where == "here" else cluster
         with pytest.raises(kofn.BadInput, match=f"squares of each column.*too {kind} for float64"):
-            LinearRegression(cluster=cluster).fit(given, y)
-        model = Ridge(cluster=cluster).fit(np.zeros((50, 2)), np.ones(50))  # nothing is lost here
+            LinearRegression(cluster=used).fit(given, y)
+        model = Ridge(cluster=used).fit(np.zeros((50, 2)), np.ones(50))  # nothing is lost here
         assert model.coef_.tolist() == [0.0, 0.0]
-        constant = LinearRegression(cluster=cluster).fit(np.ones((50, 2)), np.ones(50))
+        constant = LinearRegression(cluster=used).fit(np.ones((50, 2)), np.ones(50))
         assert constant.coef_.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("size", [1e8, 1e15, 1e140, 1e-15, 1e-140])
-@pytest.mark.parametrize("coded", [False, True])
-def test_columns_of_very_different_sizes_have_their_coefficients(size: float, coded: bool) -> None:
+@pytest.mark.parametrize("where", ["here", "sent", "on workers"])
+def test_columns_of_very_different_sizes_have_their_coefficients(size: float, where: str) -> None:
     """The smaller ones were taken for constant, and had a coefficient of 0."""
     A = np.random.default_rng(0).standard_normal((400, 20))
     A[:, 7] = 1.0 / 3.0  # which is constant
@@ -183,8 +216,8 @@ def test_columns_of_very_different_sizes_have_their_coefficients(size: float, co
     want = np.where(np.arange(20) == 7, 0.0, 1.0)
     y = A @ want
     with kofn.connect("virtual", workers=6) as cluster:
-        X = cluster.encode(A * sizes, k=4) if coded else A * sizes
-        model = LinearRegression(cluster=cluster).fit(X, y)
+        X = cluster.encode(A * sizes, k=4) if where == "on workers" else A * sizes
+        model = LinearRegression(cluster="virtual" if where == "here" else cluster).fit(X, y)
         apart = np.abs(model.coef_ * sizes - want).max()
     centred = np.delete(A - A.mean(axis=0), 7, axis=1)
     condition = np.linalg.cond(centred) ** 2  # of the normal equations, once scaled

@@ -129,7 +129,7 @@ def test_the_optimum_is_scikit_learns(cluster: kofn.Cluster, case: str) -> None:
     scale = np.abs(theirs.coef_).max()
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6 * scale)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-5 * scale)
-    assert ours.n_iter_ > 0
+    assert np.all(ours.n_iter_ > 0)
     assert ours.score(data, target) == pytest.approx(theirs.score(data, target), abs=1e-6)
 
 
@@ -195,7 +195,7 @@ def test_bad_input_gets_one_clear_error(cluster: kofn.Cluster) -> None:
         Ridge(-1.0, cluster=cluster).fit(X, Y)
     with pytest.raises(kofn.BadInput, match="sample_weight"):
         Ridge().fit(coded, YC.astype(float), sample_weight=np.ones(3))
-    with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
+    with pytest.warns(ConvergenceWarning, match="failed to converge.*Increase the number"):
         LogisticRegression(cluster=cluster, max_iter=2).fit(XC, YC)
 
 
@@ -331,3 +331,148 @@ BAD: list[tuple[Any, dict[str, Any]]] = [
 def test_parameters_that_cannot_be_meant_are_told(model: Any, options: dict[str, Any]) -> None:
     with pytest.raises(kofn.BadInput, match=f"^{next(iter(options))} must be"):
         model(cluster="virtual", **options).fit(np.eye(8), np.arange(8) % 2)
+
+
+REGRESSORS: list[tuple[Any, Any]] = [
+    (Ridge, sklearn.linear_model.Ridge),
+    (LinearRegression, sklearn.linear_model.LinearRegression),
+]
+CLASSIFIERS: list[tuple[Any, Any]] = [
+    (LogisticRegression, sklearn.linear_model.LogisticRegression),
+    (LinearSVC, sklearn.svm.LinearSVC),
+]
+
+
+def same_kind(ours: Any, theirs: Any) -> None:
+    """Of the same shape, and of the same type of numbers; scalars are scalars."""
+    assert np.shape(ours) == np.shape(theirs)
+    assert np.asarray(ours).dtype == np.asarray(theirs).dtype
+    assert isinstance(ours, np.ndarray) == isinstance(theirs, np.ndarray)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("targets", [(), (1,), (2,)], ids=["(N,)", "(N, 1)", "(N, 2)"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_what_regressors_have_and_say_is_of_scikit_learns_shapes_and_types(
+    dtype: Any, targets: tuple[int, ...], intercept: bool
+) -> None:
+    """y - predict(X) was N x N for y (N, 1), intercept_ a Python float, and all was float64."""
+    A = X[:60, :5].astype(dtype)
+    y = np.stack([Y[:60], Y[:60] ** 2], axis=1)[:, : np.prod(targets, dtype=int)]
+    y = y.reshape(60, *targets)
+    for ours, theirs in REGRESSORS:
+        model = ours(fit_intercept=intercept, cluster="virtual").fit(A, y)
+        known = theirs(fit_intercept=intercept).fit(A, y)
+        same_kind(model.coef_, known.coef_)
+        same_kind(model.intercept_, known.intercept_)
+        same_kind(model.predict(A), known.predict(A))
+        assert model.n_iter_.shape == (targets or (1,))
+        scale = np.abs(known.coef_).max()
+        close = 1e-10 if dtype is np.float64 else 1e-4  # what scikit-learn's own float32 has
+        np.testing.assert_allclose(model.coef_, known.coef_, atol=close * scale)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("labels", [YC, YM], ids=["two classes", "four classes"])
+def test_what_classifiers_have_and_say_is_of_scikit_learns_shapes_and_types(
+    dtype: Any, labels: Any
+) -> None:
+    A = XC.astype(dtype)
+    for (ours, theirs), intercept in ((pair, b) for pair in CLASSIFIERS for b in (True, False)):
+        model = ours(fit_intercept=intercept, cluster="virtual", tol=1e-3).fit(A, labels)
+        known = theirs(fit_intercept=intercept, max_iter=2000).fit(A, labels)
+        same_kind(model.coef_, known.coef_)
+        if ours is not LinearSVC or intercept:  # where scikit-learn has the number 0.0
+            same_kind(model.intercept_, known.intercept_)
+        same_kind(model.decision_function(A), known.decision_function(A))
+        assert type(model.n_iter_) is type(known.n_iter_)
+        assert np.shape(model.n_iter_) == np.shape(known.n_iter_)
+        if ours is LogisticRegression:
+            same_kind(model.predict_proba(A), known.predict_proba(A))
+
+
+@pytest.mark.parametrize("way", ["here", "sent", "wide", "lbfgs", "gd", "coded-gradient"])
+def test_each_target_may_have_a_penalty_of_its_own(way: str) -> None:
+    alphas = np.array([0.5, 50.0, 0.5])
+    A = np.hstack([X] * 11)[:40] if way == "wide" else X[:, :8]
+    targets = np.stack([Y, Y**2, Y[::-1]], axis=1)[: len(A)]
+    options: dict[str, Any] = {"cluster": "virtual", "tol": 1e-10}
+    if way == "sent":
+        options["workers"] = 3
+    if way in ("lbfgs", "gd", "coded-gradient"):
+        options["solver"] = way
+    model = Ridge(alphas, **options).fit(A, targets, sample_weight=WEIGHT[: len(A)])
+    for i, alpha in enumerate(alphas):
+        known = sklearn.linear_model.Ridge(alpha, tol=1e-12, solver="cholesky")
+        known.fit(A, targets[:, i], sample_weight=WEIGHT[: len(A)])
+        within = 1e-6 * np.abs(known.coef_).max()  # of gd, whose tol is of the gradient
+        np.testing.assert_allclose(model.coef_[i], known.coef_, atol=within)
+    with pytest.raises(kofn.BadInput, match="number of penalties do not correspond: 3 != 2"):
+        Ridge(alphas, **options).fit(A, targets[:, :2])
+    with pytest.raises(kofn.BadInput, match="alpha of each target must be"):
+        Ridge([1.0, -1.0, 1.0], **options).fit(A, targets)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["alike", "weighted"])
+def test_least_squares_tell_the_rank_and_the_singular_values(weight: Any) -> None:
+    deficient = np.hstack([X, X[:, :2]])
+    for A, rank in ((X, 25), (deficient, 25), (X[:10], 9)):
+        w = None if weight is None else weight[: len(A)]
+        known = sklearn.linear_model.LinearRegression().fit(A, Y[: len(A)], w)
+        model = LinearRegression(cluster="virtual").fit(A, Y[: len(A)], w)
+        assert model.rank_ == known.rank_ == rank
+        # What rounding of the largest one leaves of each; more where scikit-learn's X is centred.
+        within = 100 * np.finfo(float).eps * known.singular_[0]
+        np.testing.assert_allclose(model.singular_, known.singular_, atol=within)
+    model.fit(scipy.sparse.csr_array(X), Y)
+    assert not hasattr(model, "rank_")
+
+
+def test_a_penalised_intercept_is_the_weight_of_a_column() -> None:
+    for ours, theirs in (
+        (LogisticRegression(solver="liblinear", cluster="virtual"), CLASSIFIERS[0][1]),
+        (LinearSVC(cluster="virtual"), CLASSIFIERS[1][1]),
+    ):
+        for options in ({}, {"intercept_scaling": 0.25}, {"intercept_scaling": 4.0}):
+            ours.set_params(tol=1e-9, **options).fit(XC + 2.0, YC)
+            known = theirs(tol=1e-10, max_iter=200_000, **options)
+            if theirs is CLASSIFIERS[0][1]:
+                known.set_params(solver="liblinear")
+            known.fit(XC + 2.0, YC)
+            # liblinear stops at a part of the gradient at zero.
+            np.testing.assert_allclose(ours.coef_, known.coef_, atol=1e-4)
+            np.testing.assert_allclose(ours.intercept_, known.intercept_, atol=1e-4)
+        with pytest.raises(kofn.BadInput, match="intercept_scaling must be"):
+            ours.set_params(intercept_scaling=0.0).fit(XC, YC)
+    with pytest.raises(kofn.BadInput, match="'liblinear' solver does not support multiclass"):
+        LogisticRegression(solver="liblinear", cluster="virtual").fit(XM, YM)
+
+
+@pytest.mark.parametrize("kind", [LogisticRegression, LinearSVC])
+def test_sparse_coefficients_predict_as_before(kind: Any) -> None:
+    model = kind(cluster="virtual", tol=1e-3, warm_start=True).fit(XC, YC)
+    model.coef_[:, ::2] = 0.0
+    dense, said = model.coef_.copy(), model.decision_function(XC)
+    assert scipy.sparse.issparse(model.sparsify().coef_)
+    for rows in (XC, scipy.sparse.csr_array(XC)):
+        np.testing.assert_allclose(model.decision_function(rows), said, atol=1e-12)
+    np.testing.assert_array_equal(model.densify().coef_, dense)
+    model.sparsify().fit(XC, YC)  # begins from there
+    assert isinstance(model.coef_, np.ndarray)
+
+
+def test_no_iterations_leave_a_classifier_where_it_begins() -> None:
+    for kind in (LogisticRegression, LinearSVC):
+        with pytest.warns(ConvergenceWarning, match="failed to converge") as seen:
+            model = kind(max_iter=0, cluster="virtual").fit(XC, YC)
+        assert seen[0].filename == __file__
+        assert model.n_iter_ == 0
+        assert not model.coef_.any()
+
+
+def test_no_penalty_is_said_in_two_ways_and_one_tells_that_it_ignores_C() -> None:
+    with pytest.warns(UserWarning, match="penalty=None will ignore the C") as seen:
+        model = LogisticRegression(penalty=None, C=4.0, cluster="virtual").fit(XC, YC)
+    assert seen[0].filename == __file__
+    endless = LogisticRegression(C=np.inf, cluster="virtual").fit(XC, YC)
+    np.testing.assert_array_equal(endless.coef_, model.coef_)

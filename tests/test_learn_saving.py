@@ -34,6 +34,7 @@ LABELS = np.array(["low", "middle", "high"])[np.digitize(Y, [-3, 3])]
 MODELS = {
     "ridge": (Ridge(0.5, cluster="virtual"), Y),
     "two targets": (Ridge(cluster="virtual", workers=3, k=2), np.stack([Y, -Y], axis=1)),
+    "one column of targets": (Ridge((2.0,), cluster="virtual"), Y[:, None]),
     "least squares": (LinearRegression(cluster="virtual", fit_intercept=False), Y),
     "two classes": (LogisticRegression(np.float32(2.0), cluster="virtual"), Y > 0),
     "three classes": (LogisticRegression(cluster="virtual"), LABELS),
@@ -152,9 +153,9 @@ def test_a_file_that_is_whole_but_no_model_is_refused(tmp_path: Path) -> None:
     refused("coef_", fitted={k: v for k, v in fitted.items() if k != "coef_"})
     refused("coef_", arrays={})
     refused("fit together", fitted={**fitted, "n_features_in_": 10**15})
-    refused("fit together", arrays={"coef_": arrays["coef_"][:4]})
-    refused("fit together", arrays={"coef_": np.zeros((1, 1, 5))})
-    refused("floating-point", arrays={"coef_": np.zeros(5, dtype=int)})
+    refused("fit together", arrays={**arrays, "coef_": arrays["coef_"][:4]})
+    refused("fit together", arrays={**arrays, "coef_": np.zeros((1, 1, 5))})
+    refused("floating-point", arrays={**arrays, "coef_": np.zeros(5, dtype=int)})
     refused("classes_", **{"class": "LinearSVC"}, parameters={})
     refused("no whole number", fitted={**fitted, "n_features_in_": 5.0})
     save(LinearSVC(cluster="virtual").fit(X, Y > 0), tmp_path / "m")

@@ -85,7 +85,7 @@ def test_least_squares_on_data_as_they_come(name: str) -> None:
         (LinearRegression(cluster="virtual"), sklearn.linear_model.LinearRegression()),
     ):
         assert apart(ours.fit(X, y), theirs.fit(X, y)) <= 1e-9  # tol of a ridge: 1e-10
-        assert ours.n_iter_ <= 3  # all rows are in the sample: one, and some for rounding
+        assert max(ours.n_iter_) <= 3  # all rows are in the sample: one, and some for rounding
 
 
 def test_all_classes_of_a_machine_go_in_the_same_rounds() -> None:

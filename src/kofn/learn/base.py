@@ -7,8 +7,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,12 @@ from ..arrays.sources import Source
 from ..arrays.store import Store
 from ..checks import column_names, convertible, is_sparse, plain
 from ..cluster import Cluster
+from ..engines.known import find
 from ..errors import BadInput
 from ..model import Record
 from . import products
 from .clusters import OnCluster
-from .products import Encoded
+from .products import Encoded, Here
 from .progress import progress
 from .saves import Saves, saves
 
@@ -72,14 +74,21 @@ class CodedEstimator(OnCluster, BaseEstimator):
     def _placed(self, X: Any, kind: str) -> Iterator[Any]:
         """The data on workers, on a cluster that is open for as long as it takes.
 
-        Of kind "here" they stay here, until somebody needs them there.
+        Of kind "here" they stay here, and no cluster is opened until they are needed there.
         """
-        if isinstance(X, Encoded):
-            with ONE_THREAD:
+        with ONE_THREAD, ExitStack() as stack:
+
+            def place(kind: str) -> Encoded:
+                cluster = stack.enter_context(self._opened())
+                return products.place(kind, cluster, X, self.k, self._most)
+
+            if isinstance(X, Encoded):
                 yield X
-        else:
-            with self._opened() as cluster, ONE_THREAD:
-                yield products.place(kind, cluster, X, self.k, self._most)
+            elif kind == "here":
+                find(self.cluster)  # a name that is none is refused at once
+                yield Here(X, partial(place, "coded"))
+            else:
+                yield place(kind)
 
     def _saves(
         self, checkpoint: object, X: Any, matrix: Any, targets: NDArray[Any], weight: Any = None
@@ -178,9 +187,10 @@ class CodedEstimator(OnCluster, BaseEstimator):
         rows = X.shape[0]
         given = None if sample_weight is None else plain(sample_weight, "sample_weight")
         if given is not None and given.ndim and given.shape != (rows,):
-            raise BadInput(
-                f"sample_weight must have one entry per row, {rows}; got shape {given.shape}."
-            )
+            rule = "sample_weight must have one entry per row"
+            if given.ndim > 1:
+                rule = "Sample weights must be 1D array or scalar, one entry per row"
+            raise BadInput(f"{rule}, {rows}; got shape {given.shape}.")
         if given is not None and given.ndim == 0 and given.dtype.kind in "fiub":
             given = np.full(rows, given, dtype=np.float64)
         weight = _check_sample_weight(given, np.broadcast_to(0.0, (rows, 1)), dtype=np.float64)
@@ -244,5 +254,7 @@ ONE_THREAD = _OneThread()
 
 def note_loss(data: Any, iteration: int, loss: float) -> None:
     """Write the loss after an iteration into the event log of the cluster that the data are on."""
+    if isinstance(data, Here):
+        return
     driver = (data.T if isinstance(data, CodedTranspose) else data)._driver
     driver.log.append(Record.loss(driver.engine.now(), iteration, loss))

@@ -114,10 +114,9 @@ class Axes:
 
 def axes(problem: Problem, curvature: float) -> Axes:
     """Axes for scores X W + b; `curvature`: the most that the scaled loss curves by score."""
-    X, weight, penalty = problem.X, problem.weight.max(axis=1), problem.penalty
+    X, weight, penalty = problem.X, problem.weight.max(axis=1), float(np.max(problem.penalty))
     total = float(weight.sum())
-    free = not problem.penalise_intercept
-    centred = problem.intercept and free and total > 0
+    centred = problem.intercept and not problem.intercept_penalty and total > 0
     mean = np.asarray(X.T @ weight) / total if centred else np.zeros(X.shape[1])
     if scipy.sparse.issparse(X):
         squares = X.power(2)  # type: ignore[attr-defined]
@@ -133,7 +132,7 @@ def axes(problem: Problem, curvature: float) -> Axes:
     if len(scale) and scale.max() < ALIKE * scale.min():
         # As they are, so that where many solutions are as good the smallest is found.
         scale = np.full_like(scale, np.sqrt(most))
-    base = curvature * total + (0.0 if free else penalty)
+    base = curvature * total + problem.intercept_penalty
     targets = int(problem.targets.shape[1])
     return Axes(mean, scale, float(np.sqrt(base)) or 1.0, targets, problem.intercept)
 
@@ -141,7 +140,7 @@ def axes(problem: Problem, curvature: float) -> Axes:
 def _largest_curvature(problem: Problem, where: Axes, by_score: float) -> float:
     """The largest curvature in those coordinates: some products with X, here."""
     X, weight, at = problem.X, problem.weight.max(axis=1), replace(where, targets=1)
-    penalties = problem.penalties()[:: problem.targets.shape[1]]
+    penalties = problem.penalties().reshape(-1, problem.targets.shape[1]).max(axis=1)
     v = np.random.default_rng(0).standard_normal(X.shape[1] + problem.intercept)
     largest = 0.0
     for _ in range(POWER):

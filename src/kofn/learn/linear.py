@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted
 
-from ..checks import number, one_of, whole
+from ..checks import is_sparse, number, one_of, whole
 from ..errors import BadInput
 from .base import CodedEstimator
 from .coded import CodedGradient
 from .coded import solve as descend
 from .losses import LinearObjective, LossOf, Problem, logistic, multinomial, squared, squared_hinge
-from .normal import COLUMNS, normal
+from .normal import COLUMNS, Normal, normal, singular_values
 from .precondition import sample_of
 from .products import Encoded, Here, check, sums_alone
 from .saves import Saves
 from .solvers import SOLVERS, Floats, OnStep, Solution, solve_columns
+
+SMOOTH = "coded products serve smooth losses and penalties."
 
 
 @dataclass(repr=False, eq=False)
@@ -35,24 +41,42 @@ class _Linear(CodedEstimator):
     fit_intercept: bool = True
     solver: str | CodedGradient = "lbfgs"
     tol: float = 1e-6
-    max_iter: int = 1000
+    max_iter: int | None = 1000
+    random_state: Any = None
     products: str = "coded"
     solvers: ClassVar[tuple[str, ...]] = tuple(SOLVERS)
-    coef_: NDArray[Any] = field(init=False)
+    # scikit-learn's solvers, and ours with the same optimum.
+    same_optimum: ClassVar[Mapping[str, str]] = {}
+    least_iterations: ClassVar[int] = 1
+    coef_: Any = field(init=False)
     intercept_: Any = field(init=False)
-    n_iter_: int = field(init=False)
+    n_iter_: Any = field(init=False)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         number(self.tol, "tol", ">= 0")
-        whole(self.max_iter, "max_iter", 1)
+        if self.max_iter is not None:
+            whole(self.max_iter, "max_iter", self.least_iterations)
+
+    @property
+    def _limit(self) -> int:
+        """The most iterations: where `max_iter` is None, as many as by default."""
+        limit = type(self).max_iter if self.max_iter is None else self.max_iter
+        assert limit is not None
+        return limit
+
+    @property
+    def _ours(self) -> str:
+        """The name of the solver that runs, where it is not one of coded gradients."""
+        return self.same_optimum.get(str(self.solver), str(self.solver))
 
     def _check(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         if self._gradients is not None:
             sums_alone(self.products, self.k, X)
         else:
-            one_of(self.solver, "solver", sorted([*self.solvers, "coded-gradient"]))
-            check(self.products, str(self.solver), self.k, X)
+            names = sorted({*self.solvers, "coded-gradient", *self.same_optimum})
+            one_of(self.solver, "solver", names)
+            check(self.products, self._ours, self.k, X)
         return super()._check(X, y, **options)
 
     @property
@@ -71,11 +95,11 @@ class _Linear(CodedEstimator):
         if (how := self._gradients) is not None:
             with self._opened() as cluster, self._shown() as show:
                 saves = self._saves(checkpoint, given, None, problem.targets, problem.weight)
-                solution = descend(cluster, problem, how, tol, self.max_iter, show, saves, start)
+                solution = descend(cluster, problem, how, tol, self._limit, show, saves, start)
         else:
             with self._placed(given, self.products) as matrix, self._shown() as show:
                 saves = self._saves(checkpoint, given, matrix, problem.targets, problem.weight)
-                preconditioned = self.solver in ("lbfgs", "newton-cg")
+                preconditioned = self._ours in ("lbfgs", "newton-cg")
                 sample = sample_of(given, matrix, problem.intercept) if preconditioned else None
                 objective = LinearObjective(replace(problem, X=matrix), sample)
 
@@ -84,14 +108,33 @@ class _Linear(CodedEstimator):
 
                 solution = self._solve(objective, start, tol, on_step, saves)
         if not solution.converged:
-            self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
-        self.n_iter_ = solution.iterations
+            self._not_converged()
+        self.n_iter_ = self._counted(solution.iterations, problem.targets.shape[1])
         return problem.split(solution.x)
+
+    def _counted(self, iterations: int, targets: int) -> Any:
+        """What `n_iter_` says: one number, as all targets or classes share the products."""
+        return np.full(1, iterations, dtype=np.int32)
+
+    def _not_converged(self) -> None:
+        """Warn in scikit-learn's words, which programs filter warnings by."""
+        warnings.warn(
+            f"{self._ours} failed to converge. The max_iter was reached which means the coef_ did "
+            f"not converge to tol={self.tol:g}. Increase the number of iterations "
+            f"(max_iter={self._limit}), or scale the data.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+    def _precision(self, X: Any) -> np.dtype[Any]:
+        """The type of what is fitted: that of the data."""
+        dtype: np.dtype[Any] = X.dtype
+        return dtype
 
     def _solve(
         self, objective: LinearObjective, start: Floats, tol: float, on_step: OnStep, saves: Saves
     ) -> Solution:
-        return SOLVERS[str(self.solver)](objective, start, tol, self.max_iter, on_step, saves)
+        return SOLVERS[self._ours](objective, start, tol, self._limit, on_step, saves)
 
     def _scores(self, X: Any) -> Any:
         X = self._rows(X, accept_sparse="csr")
@@ -102,14 +145,22 @@ class _Linear(CodedEstimator):
 class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     """Least squares with penalty `alpha` ‖w‖², as scikit-learn's Ridge.
 
+    alpha: one number, or one for each target.
+
     solver: "cg" (conjugate gradients on the normal equations, the default), "gd" (batch gradient
     descent with line search, as in Yang et al., 2019) or "lbfgs". Every iteration is
-    one product with X and one with X.T. `n_iter_` counts them. Or "coded-gradient", or a
-    CodedGradient: coded sums of gradients over parts of the rows, exact or approximate.
+    one product with X and one with X.T, for all targets; `n_iter_` counts them. Or
+    "coded-gradient", or a CodedGradient: coded sums of gradients over parts of the rows, exact or
+    approximate. scikit-learn's names ("auto", "svd", "sag", …) have the same optimum and run as
+    "cg". `solver_` is the name that was given.
 
-    With up to 256 columns "cg" forms the normal equations in one pass, where that is exact enough.
-    For that an array is not sent to the workers, which takes as long: this process makes the pass,
-    and `where_` is "here". Else it is "workers", as it is for what is there (`cluster.encode(X)`).
+    Other parameters of scikit-learn are taken where the result is the same, and refused where it
+    would be another: docs/learn.md has the table. `coef_` and predictions are float32 if X is.
+
+    With up to 256 columns "cg" forms the normal equations in one pass, where that is exact enough:
+    the workers that were given (an open cluster, or workers= or k=) make it, and `where_` is
+    "workers". If none were, this process makes the pass over an array, because starting workers and
+    sending it takes longer; `where_` is "here".
 
     tol: relative to the gradient at w = 0 (for coded sums of gradients: the largest entry of the
     gradient itself, or as far as rounding lets it fall).
@@ -125,12 +176,18 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     """
 
     solvers: ClassVar[tuple[str, ...]] = ("cg", "gd", "lbfgs")
+    same_optimum: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("auto", "svd", "cholesky", "lsqr", "sparse_cg", "sag", "saga"), "cg"
+    )
 
-    alpha: float = 1.0
+    alpha: Any = 1.0
     _: KW_ONLY
     solver: str | CodedGradient = "cg"
     tol: float = 1e-10
-    max_iter: int = 10_000
+    max_iter: int | None = 10_000
+    copy_X: bool = True
+    positive: bool = False
+    solver_: str = field(init=False)
     where_: str = field(init=False)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: object = None) -> Self:
@@ -142,21 +199,32 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         X, y = self._check(X, y, multi_output=True, y_numeric=True)
         weight = self._weight(sample_weight, X)
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        if self.solver == "cg":
-            coded = self.products == "coded"
-            here = coded and isinstance(X, np.ndarray) and X.shape[1] <= COLUMNS
+        alpha = self._alphas(targets.shape[1])
+        if self._gradients is None and self._ours == "cg":
+            few = isinstance(X, np.ndarray) and X.shape[1] <= COLUMNS
+            here = few and self.products == "coded" and not self._workers_given
             with self._placed(X, "here" if here else self.products) as matrix:
                 saves = self._saves(checkpoint, X, matrix, targets, weight)
-                W, b = self._normal_equations(X, matrix, targets, weight, saves)
+                W, b = self._normal_equations(X, matrix, targets, weight, alpha, saves)
         else:
-            intercept, penalty = self.fit_intercept, float(self.alpha)
-            problem = Problem(X, targets, weight, squared, 1.0, penalty, intercept)
+            problem = Problem(X, targets, weight, squared, 1.0, alpha, self.fit_intercept)
             W, b = self._minimise(problem, self.tol, checkpoint)
             self.where_ = "workers"
-        one = np.ndim(y) == 1
-        self.coef_ = W[:, 0] if one else W.T
-        self.intercept_ = (float(b[0]) if one else b) if self.fit_intercept else 0.0
+        W, b = W.astype(self._precision(X)), b.astype(self._precision(X))
+        self.coef_ = W[:, 0] if self._is_flat(y) else W.T
+        self.intercept_ = (b[0] if np.ndim(y) == 1 else b) if self.fit_intercept else 0.0
+        self.solver_ = "coded-gradient" if self._gradients is not None else str(self.solver)
         return self
+
+    @property
+    def _workers_given(self) -> bool:
+        """Whether workers were given: an open cluster, or how many to start."""
+        by_name = isinstance(self.cluster, str)
+        return not by_name or self.workers is not None or self.k is not None
+
+    def _is_flat(self, y: NDArray[Any]) -> bool:
+        """Whether coef_ is (d,): also for y (N, 1), as in scikit-learn's Ridge."""
+        return y.ndim == 1 or y.shape[1] == 1
 
     def predict(self, X: Any) -> Any:
         """Return the predictions (N,) or (N, t), computed here."""
@@ -164,7 +232,29 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        number(self.alpha, "alpha", ">= 0")
+        if np.ndim(self.alpha) != 1:
+            number(self.alpha, "alpha", ">= 0")
+        else:
+            for alpha in self.alpha:
+                number(alpha, "alpha of each target", ">= 0")
+        if self.positive:
+            raise BadInput(
+                f"positive must be False; got {self.positive!r}. Solvers that keep coefficients "
+                f"positive are not in kofn: use sklearn.linear_model.{type(self).__name__}."
+            )
+
+    def _alphas(self, targets: int) -> Floats:
+        """The penalty of each target, (t,)."""
+        alphas = np.asarray(self.alpha, dtype=np.float64).ravel()
+        if len(alphas) not in (1, targets):
+            raise BadInput(
+                f"alpha must be one number, or one for each target. Number of targets and number "
+                f"of penalties do not correspond: {len(alphas)} != {targets}."
+            )
+        return np.array(np.broadcast_to(alphas, targets))
+
+    def _counted(self, iterations: int, targets: int) -> Any:
+        return np.full(targets, iterations, dtype=np.int32)
 
     @contextmanager
     def _shown(self) -> Iterator[Callable[[int, float, Floats, Any], None]]:
@@ -181,7 +271,13 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         return super()._solve(objective, start, tol * scale, on_step, saves)
 
     def _normal_equations(
-        self, given: Any, X: Encoded | Here, y: Floats, weight: Floats, saves: Saves
+        self,
+        given: Any,
+        X: Encoded | Here,
+        y: Floats,
+        weight: Floats,
+        alpha: Floats,
+        saves: Saves,
     ) -> tuple[Floats, Floats]:
         """Solve (Xcᵀ D Xc + alpha) W = Xcᵀ D yc, X and y centred."""
         shift = np.zeros(y.shape[1])
@@ -191,7 +287,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         start = (left * (y - shift)).sum(axis=0)  # the loss of each target at w = 0
         losses = saves.state.get("losses", start.copy())
         saves = saves.beside(losses=losses)
-        equations = normal(given, X, left, weight, float(self.alpha), self.fit_intercept)
+        equations = normal(given, X, left, weight, alpha, self.fit_intercept)
         mean, B = equations.mean, equations.B
         with self._shown() as show:
 
@@ -200,21 +296,46 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
                 losses[:] = np.maximum(0.0, start - (W * (B + R)).sum(axis=0))
                 show(iteration, 0.5 * float(losses.sum()), W, equations.data)
 
-            W, self.n_iter_, unmet = solve_columns(
-                equations.apply, B, self.tol, self.max_iter, count, saves, equations.M
+            W, iterations, unmet = solve_columns(
+                equations.apply, B, self.tol, self._limit, count, saves, equations.M
             )
-        if unmet and self.n_iter_ == self.max_iter:
-            self._unmet(f"max_iter={self.max_iter}", self.tol, "", "or scale the data")
+        if unmet and iterations == self._limit:
+            self._not_converged()
+        self.n_iter_ = self._counted(iterations, y.shape[1])
         self.where_ = "here" if isinstance(equations.data, Here) else "workers"
+        self._note(equations, given, weight)
         return W, shift - mean @ W
+
+    def _note(self, equations: Normal, given: Any, weight: Floats) -> None:
+        """Keep what else the normal equations tell."""
 
 
 @dataclass(repr=False, eq=False)
 class LinearRegression(Ridge):
-    """Ordinary least squares: Ridge without a penalty."""
+    """Ordinary least squares: Ridge without a penalty.
+
+    `singular_` and `rank_` are those of the centred X: of an array with up to 256 columns, and of
+    what is on workers if they formed XᵀX.
+    """
 
     alpha: float = field(default=0.0, init=False)
-    tol: float = field(default=1e-12, kw_only=True)
+    _: KW_ONLY
+    tol: float = 1e-12
+    n_jobs: int | None = None
+    rank_: int = field(init=False)
+    singular_: NDArray[Any] = field(init=False)
+
+    def _is_flat(self, y: NDArray[Any]) -> bool:
+        return y.ndim == 1
+
+    def _note(self, equations: Normal, given: Any, weight: Floats) -> None:
+        for name in ("rank_", "singular_"):
+            self.__dict__.pop(name, None)
+        singular = singular_values(equations, given, weight)
+        if singular is not None:
+            smallest = singular[0] * max(given.shape) * np.finfo(given.dtype).eps
+            self.rank_ = int((singular > smallest).sum())
+            self.singular_ = singular.astype(self._precision(given))
 
 
 @dataclass(repr=False, eq=False)
@@ -223,12 +344,17 @@ class _LinearClassifier(ClassifierMixin, _Linear):
     _: KW_ONLY
     class_weight: Mapping[Any, float] | str | None = None
     warm_start: bool = False
+    dual: bool | str = False
+    intercept_scaling: float = 1.0
     hinge: ClassVar[bool] = False
+    least_iterations: ClassVar[int] = 0
     classes_: NDArray[Any] = field(init=False)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        number(self.C, "C", "> 0")
+        number(self.C, "C", "> 0", infinite=not self.hinge)
+        if self._like_a_weight:
+            number(self.intercept_scaling, "intercept_scaling", "> 0")
         given = self.class_weight
         if given is not None and given != "balanced" and not isinstance(given, Mapping):
             raise BadInput(
@@ -241,6 +367,10 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         raise NotImplementedError
 
     @property
+    def _like_a_weight(self) -> bool:
+        """Whether the intercept is penalised, as the weight of a column of intercept_scaling."""
+        return self.hinge and self.fit_intercept
+
     def _strengths(self) -> tuple[float, float]:
         """The factors of the loss, and of ½‖w‖²."""
         return float(self.C), 1.0
@@ -257,13 +387,16 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         loss, targets = self._model(codes, len(self.classes_))
         if self.class_weight is not None:
             weight = self._by_class(y, codes, weight, targets)
-        scale, penalty = self._strengths
+        scale, penalty = self._strengths()
         # Of the gradient of the mean loss, where that is scikit-learn's rule.
         tol = self.tol if self.hinge else self.tol * scale * float(weight.sum())
-        problem = Problem(X, targets, weight, loss, scale, penalty, self.fit_intercept, self.hinge)
+        of_intercept = penalty / self.intercept_scaling**2 if self._like_a_weight else 0.0
+        problem = Problem(
+            X, targets, weight, loss, scale, penalty, self.fit_intercept, of_intercept
+        )
         W, b = self._minimise(problem, tol, checkpoint, self._start(problem, before))
-        self.coef_ = W.T.copy()
-        self.intercept_ = b.copy()
+        self.coef_ = W.T.astype(self._precision(X), order="C")
+        self.intercept_ = b.astype(self._precision(X))
         return self
 
     def _by_class(self, y: Any, codes: NDArray[np.intp], weight: Floats, targets: Floats) -> Floats:
@@ -285,7 +418,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         """Where the last fit ended: with `warm_start`, for the same classes and columns."""
         if not self.warm_start or classes is None or not np.array_equal(classes, self.classes_):
             return None
-        W, b = self.coef_.T, np.atleast_1d(self.intercept_)
+        W, b = np.asarray(_dense(self.coef_), np.float64).T, np.asarray(self.intercept_, np.float64)
         if self.coef_.size != problem.targets.shape[1] * problem.X.shape[1]:
             return None
         start = np.append(W.ravel(), b) if problem.intercept else W.ravel().copy()
@@ -304,6 +437,22 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         at = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[at]
 
+    def sparsify(self) -> Self:
+        """Make coef_ a CSR array, which predicts as before; it is small if most are zero."""
+        check_is_fitted(self)
+        self.coef_ = scipy.sparse.csr_array(self.coef_)
+        return self
+
+    def densify(self) -> Self:
+        """Make coef_ an array again."""
+        check_is_fitted(self)
+        self.coef_ = _dense(self.coef_)
+        return self
+
+
+def _dense(coefficients: Any) -> NDArray[Any]:
+    return coefficients.toarray() if is_sparse(coefficients) else np.asarray(coefficients)
+
 
 def _signs(codes: NDArray[np.intp], classes: int) -> Floats:
     """±1 labels: one column for two classes, one a class for more."""
@@ -321,26 +470,59 @@ class LogisticRegression(_LinearClassifier):
     largest entry of the gradient of the mean loss, as in scikit-learn (whose default is 1e-4). See
     Ridge for the rest.
 
-    penalty: "l2", or None for none (C is then ignored). class_weight: "balanced", or a dict with
-    the weight of each class. warm_start: begin where the last fit ended.
+    penalty: "l2", or None for none, as C=inf. class_weight: "balanced", or a dict with the weight
+    of each class. warm_start: begin where the last fit ended. scikit-learn's solvers have the same
+    optimum: "newton-cholesky" runs as "newton-cg", "sag" and "saga" as "lbfgs". "liblinear" has
+    another and is taken for two classes: the intercept is penalised, as the weight of a column of
+    `intercept_scaling`.
     """
 
     _: KW_ONLY
     penalty: str | None = "l2"
+    l1_ratio: float | None = 0.0
+    multi_class: str = "auto"
+    n_jobs: int | None = None
+    same_optimum: ClassVar[Mapping[str, str]] = {
+        "newton-cholesky": "newton-cg",
+        "liblinear": "newton-cg",  # whose intercept is penalised; see _like_a_weight
+        "sag": "lbfgs",
+        "saga": "lbfgs",
+    }
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if self.penalty not in ("l2", None):
+        use = "Use sklearn.linear_model.LogisticRegression"
+        # "deprecated" is the default of a parameter of scikit-learn that is about to go.
+        if self.penalty not in ("l2", None, "deprecated", "elasticnet"):
+            raise BadInput(f"penalty is 'l2' or None; got {self.penalty!r}. {use}: {SMOOTH}")
+        if self.l1_ratio is None if self.penalty == "elasticnet" else self.l1_ratio:
+            raise BadInput(f"l1_ratio must be 0; got {self.l1_ratio!r}. {use}: {SMOOTH}")
+        if self.multi_class not in ("auto", "multinomial", "deprecated"):
             raise BadInput(
-                f"penalty is 'l2' or None; got {self.penalty!r}. Products with X serve smooth "
-                f"penalties alone."
+                f"multi_class must be 'auto' or 'multinomial'; got {self.multi_class!r}. Use "
+                f"sklearn.multiclass.OneVsRestClassifier for one class against the rest."
             )
 
     @property
+    def _like_a_weight(self) -> bool:
+        return self.solver == "liblinear" and self.fit_intercept
+
     def _strengths(self) -> tuple[float, float]:
-        return super()._strengths if self.penalty == "l2" else (1.0, 0.0)
+        if self.penalty is None and self.C != 1.0:
+            warnings.warn("Setting penalty=None will ignore the C parameter.", stacklevel=3)
+        free = self.penalty is None or bool(np.isinf(self.C))
+        return (1.0, 0.0) if free else super()._strengths()
+
+    def _precision(self, X: Any) -> np.dtype[Any]:
+        # As scikit-learn's, which hands the data to a library in float64.
+        return np.dtype(np.float64) if self.solver == "liblinear" else super()._precision(X)
 
     def _model(self, codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
+        if self.solver == "liblinear" and classes > 2:
+            raise BadInput(
+                f"The 'liblinear' solver does not support multiclass classification; got "
+                f"{classes} classes. Use another solver, or sklearn.multiclass.OneVsRestClassifier."
+            )
         if classes == 2:
             return logistic, _signs(codes, 2)
         return multinomial, np.eye(classes)[codes]
@@ -362,15 +544,36 @@ class LogisticRegression(_LinearClassifier):
 class LinearSVC(_LinearClassifier):
     """Linear support vector machine with the squared hinge loss: ½‖w‖² + C · Σ max(0, 1 − y f)².
 
-    The primal problem, one against the rest beyond two classes; the intercept is penalised, as in
-    scikit-learn's LinearSVC. solver: "newton-cg" (the default, to the last digits), "lbfgs",
+    The primal problem, one against the rest beyond two classes; the intercept is penalised, as the
+    weight of a column of `intercept_scaling`, as in scikit-learn's LinearSVC. `coef_` is float64,
+    as there. solver: "newton-cg" (the default, to the last digits), "lbfgs",
     "gd" or "coded-gradient". tol: the largest entry of the gradient. See LogisticRegression for
     class_weight and warm_start, Ridge for the rest.
     """
 
     _: KW_ONLY
     solver: str | CodedGradient = "newton-cg"
+    dual: bool | str = "auto"
+    penalty: str = "l2"
+    loss: str = "squared_hinge"
+    multi_class: str = "ovr"
     hinge: ClassVar[bool] = True
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        only = {"penalty": "l2", "loss": "squared_hinge", "multi_class": "ovr"}
+        for name, value in only.items():
+            if getattr(self, name) != value:
+                raise BadInput(
+                    f"{name} must be {value!r}; got {getattr(self, name)!r}. Use "
+                    f"sklearn.svm.LinearSVC: {SMOOTH}"
+                )
+
+    def _counted(self, iterations: int, targets: int) -> Any:
+        return iterations  # a plain int, as scikit-learn's
+
+    def _precision(self, X: Any) -> np.dtype[Any]:
+        return np.dtype(np.float64)  # as scikit-learn's
 
     def _model(self, codes: NDArray[np.intp], classes: int) -> tuple[LossOf, Floats]:
         return squared_hinge, _signs(codes, classes)

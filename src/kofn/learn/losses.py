@@ -99,7 +99,7 @@ LossOf = Callable[[Floats, Floats], Loss]  # of targets (rows, m) and weights (r
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """scale · Σ loss(X W + b) + ½ penalty ‖W‖² (and ‖b‖² if `penalise_intercept`).
+    """scale · Σ loss(X W + b) + ½ penalty ‖W‖² + ½ intercept_penalty ‖b‖².
 
     Parameters are flat: W (d, m) row by row, then b (m,) if there is an intercept.
     """
@@ -109,9 +109,9 @@ class Problem:
     weight: Floats  # (N, 1)
     loss: LossOf
     scale: float = 1.0
-    penalty: float = 0.0
+    penalty: float | Floats = 0.0  # one for all columns of W, or one for each
     intercept: bool = True
-    penalise_intercept: bool = False
+    intercept_penalty: float = 0.0
 
     @property
     def size(self) -> int:
@@ -126,10 +126,10 @@ class Problem:
 
     def penalties(self) -> Floats:
         """The penalty of each parameter."""
-        penalties = np.full(self.size, self.penalty)
-        if self.intercept and not self.penalise_intercept:
-            penalties[int(self.X.shape[1]) * int(self.targets.shape[1]) :] = 0.0
-        return penalties
+        d, m = int(self.X.shape[1]), int(self.targets.shape[1])
+        of_weights = np.broadcast_to(self.penalty, (d, m)).ravel()
+        of_intercept = np.full(m if self.intercept else 0, self.intercept_penalty)
+        return np.concatenate([of_weights, of_intercept])
 
 
 class LinearObjective:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
 
 from ..arrays import CodedMatrix
 from ..arrays.gram import Gram, gram, gram_here
@@ -14,7 +16,7 @@ from ..errors import BadInput
 from .losses import product
 from .precondition import ROUNDING, WORK, inverse_of, sample_of
 from .products import Here
-from .solvers import Floats, Linear
+from .solvers import Columns, Floats, Linear
 
 COLUMNS = 256  # up to so many one pass, for all products of two of them, is sooner done than CG
 SOME = 1000  # rows that show which columns are far from zero
@@ -27,24 +29,27 @@ SURE = 1e-5  # the least eigenvalue, of columns of length 1: rounding counts 1e5
 class Normal:
     """(Xcᵀ D Xc + alpha) W = B: the mean of the columns, B (d, t), what multiplies W; its inverse.
 
-    `M`: a preconditioner, about the inverse, if anything is known of it.
+    `M`: a preconditioner, about the inverse, if anything is known of it. `squares`: Xcᵀ D Xc, where
+    it was formed and is exact enough to solve with.
     """
 
     mean: Floats
     B: Floats
-    apply: Linear
+    apply: Columns
     M: Linear | None
     data: Any  # what the equations were formed from, and products are with
+    squares: Floats | None = None
 
 
 def normal(
-    given: Any, X: Any, left: Floats, weight: Floats, alpha: float, intercept: bool
+    given: Any, X: Any, left: Floats, weight: Floats, alpha: Floats, intercept: bool
 ) -> Normal:
     """The normal equations of X (N, d), which may be `given` on workers; left (N, t): D · targets.
 
-    One pass forms Xᵀ D X: this process makes it for data that are here, the workers for many rows
-    with few columns. Where rows are missing in it, or it would be inexact, it only serves as an
-    approximate inverse, and X goes to the workers if it is not there.
+    alpha (t,): the penalty of each target. One pass forms Xᵀ D X: this process makes it for data
+    that are here, the workers for many rows with few columns. Where rows are missing in it, or it
+    would be inexact, it only serves as an approximate inverse, and X goes to the workers if it is
+    not there.
     """
     (rows, d), t, total = X.shape, left.shape[1], float(weight.sum())
     U, shift, M = np.hstack([left, weight]), np.zeros(d), None
@@ -78,22 +83,25 @@ def normal(
                 squares = np.maximum(squares, sample.sizes())
     if np.isinf(squares).any():
         raise _beyond("large")
-    if (both.any(axis=1) & (squares + alpha < rows * np.finfo(np.float64).tiny)).any():
+    if (both.any(axis=1) & (squares + alpha.min() < rows * np.finfo(np.float64).tiny)).any():
         raise _beyond("small")  # and have lost their digits
     if known is not None:
-        H, clear = _centred(known, mean, total, alpha)
-        M = inverse_of(H)
+        H, clear = _centred(known, mean, total, float(alpha.min()))
+        M = _inverses(H, alpha)
         if clear and known.whole:
-            return Normal(mean + shift, B, lambda P: H @ P, M, X)
+            return Normal(mean + shift, B, lambda P, at: H @ P + alpha[at] * P, M, X, H)
     mean = mean + shift
     if isinstance(X, Here):
         X = X.placed()
     if sample is not None:
-        M = sample.centred(mean).inverse(lambda: weight, np.full((d, 1), alpha))
+        several = t if np.ptp(alpha) else 1
+        weights = np.broadcast_to(weight, (rows, several))
+        penalties = np.broadcast_to(alpha[:several], (d, several))
+        M = sample.centred(mean).inverse(lambda: weights, penalties)
 
-    def apply(P: Floats) -> Floats:
+    def apply(P: Floats, at: NDArray[np.intp]) -> Floats:
         R = weight * (product(X, P) - mean @ P)
-        return product(X.T, R) - np.outer(mean, R.sum(axis=0)) + alpha * P
+        return product(X.T, R) - np.outer(mean, R.sum(axis=0)) + alpha[at] * P
 
     return Normal(mean, B, apply, M, X)
 
@@ -114,15 +122,47 @@ def _offsets(X: Floats) -> Floats:
 
 
 def _centred(known: Gram, mean: Floats, total: float, alpha: float) -> tuple[Floats, bool]:
-    """Xcᵀ D Xc + alpha of all rows, as far as it is known, and whether it is exact enough."""
+    """Xcᵀ D Xc of all rows, as far as it is known, and whether it is exact enough with alpha."""
     squares = known.squares.diagonal()
     cross = np.outer(known.sums[-1], mean)
     H = known.squares - cross - cross.T + known.part * total * np.outer(mean, mean)
     clear = bool((H.diagonal() >= CLEAR * squares).all())
     flat = np.flatnonzero(H.diagonal() <= ROUNDING * squares)
     H[flat] = H[:, flat] = 0.0
-    H = H / known.part + alpha * np.eye(len(mean))
-    size = np.sqrt(H.diagonal())
+    H = H / known.part
+    solved = H + alpha * np.eye(len(mean))
+    size = np.sqrt(solved.diagonal())
     if not clear or not size.all():
         return H, False
-    return H, float(np.linalg.eigvalsh(H / np.outer(size, size))[0]) > SURE
+    return H, float(np.linalg.eigvalsh(solved / np.outer(size, size))[0]) > SURE
+
+
+def _inverses(H: Floats, alpha: Floats) -> Linear:
+    """The inverse of H + alpha, which may be another for each column."""
+    some, which = np.unique(alpha, return_inverse=True)
+    inverses = [inverse_of(H + penalty * np.eye(len(H))) for penalty in some]
+    if len(some) == 1:
+        return inverses[0]
+
+    def apply(B: Floats) -> Floats:
+        out = np.empty_like(B)
+        for i, inverse in enumerate(inverses):
+            out[:, which == i] = inverse(B[:, which == i])
+        return out
+
+    return apply
+
+
+def singular_values(normal: Normal, given: Any, weight: Floats) -> Floats | None:
+    """Those of √D Xc, largest first; None where they would take a pass through the workers.
+
+    From Xcᵀ D Xc where it is exact enough: the triangle of Cholesky's has them as exactly as the
+    rows. Else of the rows, if they are in this process and have few columns.
+    """
+    if normal.squares is not None:
+        triangle = scipy.linalg.cholesky(normal.squares, check_finite=False)
+        return np.asarray(scipy.linalg.svdvals(triangle, check_finite=False))
+    if not isinstance(given, np.ndarray) or given.shape[1] > COLUMNS:
+        return None
+    rows = np.sqrt(weight) * (given - normal.mean)
+    return np.asarray(scipy.linalg.svdvals(rows, check_finite=False))

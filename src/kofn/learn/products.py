@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +10,8 @@ from numpy.typing import NDArray
 
 from ..arrays import CodedMatrix, CodedTranspose
 from ..arrays.baselines import Replicated
-from ..arrays.shares import choose_code, resolve_source
+from ..arrays.shares import resolve_source
 from ..checks import one_of
-from ..choice import chosen
 from ..cluster import Cluster
 from ..errors import BadInput
 from ..model import ProductReport
@@ -27,20 +27,14 @@ KINDS = ("coded", *BASELINES)
 
 @dataclass(eq=False)
 class Here:
-    """An array in this process, and where it is to go if one pass over it is not enough.
+    """An array in this process, and what puts it on workers if one pass over it is not enough.
 
     To send it takes as long as that pass. The report is of the pass: no worker read a row.
     """
 
     rows: NDArray[Any]
-    cluster: Cluster
-    k: Any = None
-    n: int | None = None
+    placed: Callable[[], Encoded]
     seconds: float = 0.0
-
-    def __post_init__(self) -> None:  # what encode refuses is refused at once
-        k, n, *_ = chosen(self.k, "encode", self.k, self.n)
-        choose_code(None, None, k, n, self.cluster._count)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,7 +47,7 @@ class Here:
         """The report of the pass."""
         return ProductReport(
             round=0,
-            live=self.cluster.workers,
+            live=(),
             late=(),
             lost=(),
             joined=(),
@@ -64,14 +58,6 @@ class Here:
             rows_used=len(self.rows),
             extra={"where": "here"},
         )
-
-    @property
-    def _driver(self) -> Any:
-        return self.cluster._driver
-
-    def placed(self) -> Any:
-        """The array on the workers."""
-        return place("coded", self.cluster, self.rows, self.k, self.n)
 
 
 def check(kind: object, solver: str, k: int | None, X: Any) -> None:
@@ -108,10 +94,8 @@ def sums_alone(kind: object, k: int | None, X: Any) -> None:
         )
 
 
-def place(kind: str, cluster: Cluster, X: Any, k: int | None, n: int | None) -> Encoded | Here:
+def place(kind: str, cluster: Cluster, X: Any, k: int | None, n: int | None) -> Encoded:
     """Put X on the workers of a cluster, for products of this kind; n: how many there may be."""
-    if kind == "here":
-        return Here(X, cluster, k, n)
     if kind == "coded":
         # An array has been checked by scikit-learn's rules; a source has not.
         return cluster.encode(X, k, n=n, check_finite=resolve_source(X) is not None)

@@ -33,7 +33,7 @@ KINDS: dict[str, Any] = {
 KIND = "model"
 _PAIRS = "pairs"  # of `class_weight`: classes and weights
 _LEFT_BEHIND = "left behind"  # of `cluster`: the engine of one that was open
-_OPTIONAL = "feature_names_in_"
+_OPTIONAL = {"feature_names_in_", "solver_", "rank_", "singular_"}  # not of every fit
 _COUNT = "arrays"  # of a fitted list: how many arrays there are
 _SPARSE = "sparse"  # of a fitted CSR matrix: its shape
 _PARTS = ("data", "indices", "indptr")
@@ -80,14 +80,15 @@ def _content(model: Any) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     check_is_fitted(model)
     arrays: dict[str, NDArray[Any]] = {}
     parameters = {k: _parameter(k, v) for k, v in model.get_params(deep=False).items()}
-    fitted = {k: _fitted(k, v, arrays) for k, v in vars(model).items() if k in _names(type(model))}
+    names = sorted(vars(model).keys() & _names(type(model)))
+    fitted = {name: _fitted(name, getattr(model, name), arrays) for name in names}
     return arrays, {"kind": KIND, "class": name, "parameters": parameters, "fitted": fitted}
 
 
 def _names(kind: Any) -> set[str]:
     """The names of attributes that fit may set."""
     own = {field.name for field in fields(kind) if not field.init and field.name.endswith("_")}
-    return {*own, "n_features_in_", _OPTIONAL}
+    return {*own, "n_features_in_", "feature_names_in_"}
 
 
 def _parameter(name: str, value: Any) -> Any:
@@ -125,6 +126,8 @@ def _fitted(name: str, value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if is_sparse(value):
         arrays.update((f"{name}_{part}", getattr(value, part)) for part in _PARTS)
         return {_SPARSE: list(value.shape)}
+    if isinstance(value, np.floating):
+        value = np.asarray(value)
     if not isinstance(value, np.ndarray):
         return value.item() if isinstance(value, np.generic) else value
     if value.dtype == object and all(isinstance(one, str) for one in value.ravel()):
@@ -141,11 +144,13 @@ def _model(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Any:
     given = {name: _given(value) for name, value in facts["parameters"].items()}
     model = kind(**given)
     model._check_parameters()
-    if facts["fitted"].keys() | {_OPTIONAL} != _names(kind):
-        raise ValueError(f"fit sets {sorted(_names(kind))}, and not {sorted(facts['fitted'])}")
+    names = _names(kind)
+    if not names - _OPTIONAL <= facts["fitted"].keys() <= names:
+        raise ValueError(f"fit sets {sorted(names)}, and not {sorted(facts['fitted'])}")
     for name, value in facts["fitted"].items():
         if value in ("array", "text"):
             value = arrays[name].astype(object) if value == "text" else arrays[name]
+            value = value if value.ndim else value[()]
         elif isinstance(value, dict) and _SPARSE in value:
             value = _sparse(tuple(value[_SPARSE]), *(arrays[f"{name}_{part}"] for part in _PARTS))
         elif isinstance(value, dict):
@@ -197,7 +202,7 @@ def _check(model: Any) -> None:
     else:
         W, b = model.coef_, np.asarray(model.intercept_)
         outputs = W.shape[:-1]  # none for a single target
-        expected = [(*outputs, features), b.shape and outputs]
+        expected = [(*outputs, features), b.shape and (outputs or (1,))]
         arrays, right = [W, b], len(outputs) < 2
         if classes is not None:
             right = outputs == ((len(classes),) if len(classes) > 2 else (1,))
@@ -205,6 +210,6 @@ def _check(model: Any) -> None:
         raise ValueError("its arrays do not fit together")
     if any(each.dtype.kind != "f" for each in arrays):
         raise ValueError("its coefficients are no floating-point numbers")
-    names = getattr(model, _OPTIONAL, None)
+    names = getattr(model, "feature_names_in_", None)
     if names is not None and names.shape != (features,):
         raise ValueError("there is not a name for each feature")

@@ -34,7 +34,9 @@ Floats = NDArray[np.float64]
 OnStep = Callable[[int, float, Floats], None]  # iteration, loss, parameters
 ColumnStep = Callable[[int, Floats, Floats], None]  # iteration, residuals, X; both change later
 Linear = Callable[[Floats], Floats]  # columns in, as many out
-# Some of the columns, and which they are -> H P, and what adds up along the way.
+# Some of the columns, and which they are -> H P, which may be another H for each column.
+Columns = Callable[[Floats, NDArray[np.intp]], Floats]
+# The same, and what adds up along the way.
 Apply = Callable[[Floats, NDArray[np.intp]], tuple[Floats, Floats]]
 
 
@@ -299,7 +301,7 @@ def conjugate_gradients(
 
 
 def solve_columns(
-    apply: Linear,
+    apply: Columns,
     B: Floats,
     tol: float,
     max_iter: int,
@@ -314,7 +316,7 @@ def solve_columns(
     within = tol * np.sqrt(_dots(B, B if M is None else M(B), False))
     nothing = np.zeros((0, 0))
     solution = conjugate_gradients(
-        lambda P, at: (apply(P), nothing), B, within, max_iter, M, False, on_step, saves
+        lambda P, at: (apply(P, at), nothing), B, within, max_iter, M, False, on_step, saves
     )
     return solution.X, solution.iterations, int((~solution.met).sum())
 
