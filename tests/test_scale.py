@@ -21,6 +21,7 @@ import kofn
 from kofn.codes.generators import make_generator
 from kofn.delays import Change, Exponential, Script
 from kofn.engines.virtual import VirtualEngine
+from kofn.model import Event, Reply
 from kofn.rounds.cover import Cover
 from kofn.rounds.roster import Slots
 from kofn.rounds.windows import Layout
@@ -174,3 +175,37 @@ def test_who_owes_rows_is_known_before_and_after_arrays_are_made(n: int, data: A
     other.top_up(range(n))
     other.retire(0)
     np.testing.assert_array_equal(windows.asked, asked)  # it is all rounds'
+
+
+class Counting(VirtualEngine):
+    """Counts the numbers that reach the master."""
+
+    numbers = 0
+
+    def events(self, timeout: float) -> list[Event]:
+        found = super().events(timeout)
+        self.numbers += sum(np.size(e.value) for e in found if isinstance(e, Reply))
+        return found
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_replies_to_a_product_are_one_result_and_to_a_gradient_n(n: int) -> None:
+    """What docs/scale.md says of the master's link: n · d numbers for a gradient of d."""
+    A = np.ones((80, 30))
+    numbers = {}
+    engine = Counting(n)
+    with kofn.connect(engine) as cluster:
+        X, parts = cluster.encode(A, k=2), cluster.parts(A, parts=n)
+        for name, call in {
+            "X @ w": lambda: X @ np.ones(30),
+            "X.T @ z": lambda: X.T @ np.ones(80),
+            "sum": lambda: parts.sum(columns),
+        }.items():
+            engine.numbers = 0
+            call()
+            numbers[name] = engine.numbers
+    assert numbers == {"X @ w": 80, "X.T @ z": n * 30, "sum": n * 30}
+
+
+def columns(part: Any, x: Any) -> Any:
+    return part.sum(axis=0)
