@@ -196,11 +196,12 @@ def test_replies_to_a_product_are_one_result_and_to_a_gradient_n(n: int) -> None
     engine = Counting(n)
     with kofn.connect(engine) as cluster:
         X, parts = cluster.encode(A, k=2), cluster.parts(A, parts=n)
-        for name, call in {
+        calls: dict[str, Callable[[], object]] = {
             "X @ w": lambda: X @ np.ones(30),
             "X.T @ z": lambda: X.T @ np.ones(80),
             "sum": lambda: parts.sum(columns),
-        }.items():
+        }
+        for name, call in calls.items():
             engine.numbers = 0
             call()
             numbers[name] = engine.numbers
