@@ -181,19 +181,26 @@ def test_six_of_twelve_killed_in_flight_two_join_one_is_frozen() -> None:
     assert "every product right" in out
 
 
-@pytest.mark.parametrize("how", ["raises", "vanishes", "freezes", "joins", "int", "kill"])
-def test_every_end_leaves_no_process(how: str) -> None:
+@pytest.mark.parametrize("how", ["raises", "vanishes", "freezes", "joins", "int", "kill", "both"])
+def test_every_end_leaves_no_process_and_no_memory(how: str) -> None:
     process = mpiexec(3, "mpi_programs/ends.py", how)
     assert process.stdout is not None
     first = process.stdout.readline()
     pids = [int(pid) for pid in first.split()[1:]]
     assert len(pids) == 4, first + finish(process)
+    segments: list[str] = []
     if how == "int":  # as a terminal does
         process.send_signal(signal.SIGINT)
-    elif how == "kill":
+    elif how in ("kill", "both"):
+        maps = Path(f"/proc/{pids[0]}/maps").read_text().splitlines()
+        segments = [line.split()[5] for line in maps if "/sm_segment." in line]
+        assert segments
+        if how == "both":  # so nobody is left who would tidy up
+            process.kill()
         os.kill(pids[0], signal.SIGKILL)
     out = finish(process)
     until(lambda: all(gone(p) for p in pids), f"the end of the processes; they said {out}")
+    assert not any(Path(path).exists() for path in segments)
     if how == "raises":
         assert "on purpose" in out
         assert process.returncode == 1

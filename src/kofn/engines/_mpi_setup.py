@@ -71,6 +71,7 @@ _ALWAYS = {"OMPI_MCA_mpi_ft_detector_thread": "1"}
 # so joiners are spoken to over TCP.
 _INTERFACE = "OMPI_MCA_btl_tcp_if_include"
 _HERE = {"OMPI_MCA_btl": "self,sm,tcp", _INTERFACE: "lo"}
+_SEGMENT = "/sm_segment."  # of the files' paths, in whichever folder
 _guard: Any = None  # of this rank, until it is greeted
 _told: dict[str, str] = {}  # of these, what the user had not set
 
@@ -103,6 +104,18 @@ def greeted() -> None:
     """The master knows of this rank: from now on it is told of its end."""
     if _guard is not None:
         _guard.communicate()  # ends with its input
+
+
+def unname_memory() -> None:
+    """Take the names of the memory that ranks of this machine share: nothing is left by a kill -9.
+
+    mpiexec removes them at its end, where it comes to that. Once every rank has started MPI it has
+    mapped all of them, and nobody looks for them again.
+    """
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for path in {line.split(maxsplit=5)[-1].rstrip() for line in maps if _SEGMENT in line}:
+            with suppress(OSError):  # another has done it
+                os.unlink(path)
 
 
 def command(lifeline: int) -> list[str]:

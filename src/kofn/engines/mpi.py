@@ -20,7 +20,7 @@ from ..interrupts import held, opened
 from ..threads import usable
 from . import _wire as wire
 from ._mpi_messages import URGENT, Stream, rest
-from ._mpi_setup import AGAIN, command, problem, start
+from ._mpi_setup import AGAIN, command, problem, start, unname_memory
 from ._mpi_worker import AFRESH, KNOCK, LEAVE, ROUND, VERSIONS, serve
 from ._sockets import EXCHANGE, Shared, SocketTransport
 from .base import Capabilities
@@ -99,6 +99,8 @@ class MPIEngine(TransportEngine):
                     f"({why}). Each rank must be able to import kofn (pip install 'kofn[mpi]' on "
                     f"every machine) and call kofn.connect('mpi'); see the messages above."
                 )
+            if count == size - 1:  # else MPI may still start in one that nobody waits for
+                unname_memory()
         self.capabilities = replace(self.capabilities, copies=bool(transport.remote))
 
     def join(self) -> int:
