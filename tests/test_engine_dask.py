@@ -297,6 +297,17 @@ class TestDaskEngine(EngineChecks):
         until(lambda: all(gone(p) for p in pids if p), "the end of the workers")
         engine.close()
 
+    def test_without_a_scheduler_a_join_says_so(self, engine: Turn) -> None:
+        engine.engine._transport.launcher.kill("scheduler")
+        cluster, gone = (
+            kofn.connect(engine),
+            "connection to the Dask scheduler at tls://.* has ended",
+        )
+        for _ in range(2):  # the second is refused, as that is known by then
+            with pytest.raises(EngineUnavailable, match=gone):
+                cluster.join()
+        cluster.close()
+
     def test_a_joiner_that_dies_on_its_way_is_lost(self, probe: EngineProbe, engine: Turn) -> None:
         before = descendants() or set()
         worker = engine.join()

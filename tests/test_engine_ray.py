@@ -562,6 +562,32 @@ def test_the_end_of_the_master_leaves_nothing(tmp_path: Path, how: str) -> None:
     until(lambda: not Path(temp).exists(), "the end of their files")
 
 
+HEADLESS = """
+import os
+from pathlib import Path
+import kofn
+from kofn.testing.engines import descendants
+
+cluster = kofn.connect("ray", 1, address="local", limit=30.0)  # Ray ends this process after 60 s
+for pid in descendants():
+    if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text().split("\\0")[0]:
+        os.kill(pid, 9)
+try:
+    cluster.join()
+except kofn.EngineUnavailable as error:
+    print(error, flush=True)
+cluster.close()
+"""
+
+
+@pytest.mark.long
+def test_without_a_head_a_join_says_so() -> None:
+    command = [sys.executable, "-c", HEADLESS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert "Ray's head at 127.0.0.1:" in done.stdout, done
+    assert "does not answer" in done.stdout
+
+
 EARLY = """
 import os, signal, sys, threading, time
 import kofn

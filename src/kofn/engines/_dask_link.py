@@ -74,6 +74,7 @@ class Link:
         self.inbox: Inbox[tuple[Connection | str | None, list[Message]]] = Inbox()
         self.op = f"kofn-{uuid4().hex[:12]}"
         self.reserve: list[str] = []  # workers not to be used unasked
+        self.address: Any = None  # of the scheduler
         self.cluster: Any = None  # of which more can be had, by `scale`
         self.ordered: list[str] = []  # joiners that it is to bring; who comes next is the first
         self.refused: dict[str, str] = {}  # and why
@@ -110,6 +111,13 @@ class Link:
             self.loop.call_soon_threadsafe(self._end.set)
             self._thread.join(10.0)
 
+    @property
+    def trouble(self) -> str:
+        """Why no worker can come, if it is known."""
+        if self._client is None or self._client.status == "running":
+            return ""
+        return f"the connection to the Dask scheduler at {self.address} has ended"
+
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             runner.run(self._main())
@@ -119,8 +127,14 @@ class Link:
         for task in self._attending.values():
             task.cancel()
         if self._client is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._client.close(timeout=2), 5)
+            log = logging.getLogger("distributed.client")
+            # Else Dask logs the traceback of its attempt to connect again, which ends here.
+            before, log.disabled = log.disabled, log.disabled or bool(self.trouble)
+            try:
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(self._client.close(timeout=2), 5)
+            finally:
+                log.disabled = before
 
     def _flush(self) -> None:
         self._poked = False
@@ -129,7 +143,7 @@ class Link:
 
     async def open(self, address: Any, security: Any, limit: int | None, launcher: Any) -> None:
         """Connect to a scheduler and, in the background, to its workers; `limit`: to so many."""
-        began = time.monotonic()
+        self.address, began = address, time.monotonic()
         options = {"asynchronous": True, "set_as_default": False, "timeout": CONNECT}
         try:
             self._client = distributed.Client(address, security=security, name="kofn", **options)
@@ -176,7 +190,10 @@ class Link:
         there: set[str] = set()
         while True:
             await asyncio.sleep(_LIST)
-            with contextlib.suppress(Exception):  # the scheduler is busy, or gone
+            if self.trouble:
+                self.down(None, self.trouble)
+                continue
+            with contextlib.suppress(Exception):  # the scheduler is busy
                 there = set(await self._client.nthreads())
                 known = {*self._attending, *self.reserve}
                 for address in there - known:

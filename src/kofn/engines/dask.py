@@ -67,6 +67,11 @@ class DaskTransport(Copies, Transport):
     def start(self, worker: int) -> None:
         """Start one more process, use a worker that `workers=` left out, or scale the cluster."""
         link, loop, limit = self.link, self.link.loop, _START
+        if link.trouble:
+            raise EngineUnavailable(
+                f"a worker joins through the scheduler; {link.trouble}. Go on with those that are "
+                f"live, or close this cluster and connect to another."
+            )
         name = f"{link.op}-{worker}"
         try:
             if self.launcher is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import pickle
+import socket
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, ClassVar
@@ -33,6 +35,7 @@ from .transport import Inbox, Transport, TransportEngine
 _START_LIMIT = 60.0  # seconds without a newcomer while the first workers start,
 _START_EACH = 5.0  # and for each on a machine: they start beside each other, so all come late
 _SILENT = 15.0  # of these, for machines from which nobody has come, if somebody has from others
+_ANSWER = 5.0  # seconds for the head to take a connection
 _LOOK = 1.0  # seconds between two looks for new machines
 _GRACE = 2.5  # seconds for Ray to end workers of this machine; a frozen one takes it longer
 
@@ -42,6 +45,10 @@ _remote: Any = ray.remote
 _errors: Any = ray.exceptions
 _GROUPS = dict.fromkeys(("control", "listen", "nodes", "work"), 1)  # threads
 _ACTOR = _remote(num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=_GROUPS)(Worker)
+
+
+class _HeadGone(Exception):
+    """The head of the Ray cluster does not answer."""
 
 
 class Peer:
@@ -77,6 +84,9 @@ class RayTransport(Transport):
         self._arrived: list[tuple[int, Message]] = []
         self._look_at = time.monotonic() + _LOOK
         self._wanted = self._asked = 0  # workers since a join; for how many Ray was asked for room
+        self._head = ray.get_runtime_context().gcs_address
+        # Whether a thread tries to reach it; whether one could since the last look; and could not.
+        self._knocking = self._answered = self._headless = False
 
     def pack(self, value: Any, lasting: bool = False) -> Any:
         packed = pack(value, lasting)
@@ -96,6 +106,7 @@ class RayTransport(Transport):
         live = {peer.node for peer in self.peers.values() if peer.live}
         self.place(worker, self.machines.emptiest(has, live), asked=True)
         self._wanted = sum(peer.live or peer.asked for peer in self.peers.values())
+        self._look_at = time.monotonic()  # without a head it will never come: that is told at once
 
     def place(self, worker: int, node: str, asked: bool) -> Peer:
         """Order a worker on this machine; one that was not `asked` for may fail to come."""
@@ -130,7 +141,8 @@ class RayTransport(Transport):
         processes = family(peer.process for peer in peers if peer.process)
         for peer in peers:
             peer.gone = True
-            peer.kill()
+            if not self._headless:
+                peer.kill()
         self._session.release()
         end(processes, 0.0 if self._session.temp else _GRACE)
 
@@ -193,7 +205,8 @@ class RayTransport(Transport):
     def _lost(self, peer: Peer, error: BaseException | None) -> None:
         """Give up a worker that died, that Ray cannot reach or that was to be lost."""
         peer.gone = True
-        peer.kill()  # or it might live on, unknown to anybody
+        if not self._headless:  # who asks Ray for anything would be kept waiting
+            peer.kill()  # or it might live on, unknown to anybody
         del self.peers[peer.id]
         if peer.asked or peer.live:
             self._arrived.append((peer.id, WorkerDown("" if peer.live else explain(error))))
@@ -204,13 +217,34 @@ class RayTransport(Transport):
     def _look(self, now: float) -> None:
         """Look for new machines, through a worker: asking Ray here could make the master wait."""
         self._look_at = now + _LOOK
-        if live := [peer for peer in self.peers.values() if peer.live]:
+        live = [peer for peer in self.peers.values() if peer.live]
+        coming = any(peer.asked and not peer.live for peer in self.peers.values())
+        if (coming or not live) and not self._knocking:
+            self._knocking = True
+            threading.Thread(target=self._knock, daemon=True).start()
+        if live:
             peer = live[int(now / _LOOK) % len(live)]
             self._call(peer, peer.actor.nodes.remote(), self.on_nodes)
-        else:
+        elif self._answered:  # without a head the call would not come back
+            self._answered = False
             with opened():
                 nodes = list_nodes()
             self.on_nodes(None, nodes)
+
+    def _knock(self) -> None:
+        """Have those that are to come be lost if there is no head: Ray would wait for ever."""
+        host, _, port = self._head.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
+            self._answered, self._headless = True, False
+        except OSError as error:
+            self._headless = True
+            gone: Future[None] = Future()
+            gone.set_exception(_HeadGone(f"Ray's head at {self._head} does not answer: {error}"))
+            for peer in list(self.peers.values()):
+                if peer.asked and not peer.live:
+                    self._inbox.put((peer, self._on_hello, gone))
+        self._knocking = False
 
     def on_nodes(self, _: Peer | None, nodes: list[dict[str, Any]]) -> None:
         for node in self.machines.learn(nodes):
@@ -294,6 +328,8 @@ class RayEngine(TransportEngine):
 def explain(error: BaseException | None) -> str:
     """Say why a worker did not come, and what to do."""
     text = str(error or "")
+    if isinstance(error, _HeadGone):
+        return text
     if (known := isinstance(error, EngineUnavailable)) or "No module named 'kofn" in text:
         fact = text if known else "one of them cannot."
         return (
