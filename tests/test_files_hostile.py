@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import kofn
+from kofn import checkpoint
 from kofn.arrays import coding, store
 from kofn.arrays.manifest import checksum
+from kofn.arrays.shares import resolve_source
 from kofn.arrays.sources import open_source
 from kofn.arrays.store import open_store, write_store
 from kofn.codes.mds import MDSCode
 from kofn.delays import read_spot_trace, read_timings
 from kofn.errors import BadInput, BadStore
+from kofn.learn import LogisticRegression, Ridge, TruncatedSVD
 
 CODE = MDSCode(4, 2)
 A = np.random.default_rng(0).standard_normal((60, 5))
@@ -161,3 +167,72 @@ def test_a_line_of_a_spot_trace_that_names_no_machine_is_refused(tmp_path: Path)
     path.write_text('time_ms,event,node\n0,add,a\n0,remove,"x\ny"\n')
     with pytest.raises(BadInput, match=r"would remove 'x\\ny', which is not there"):
         read_spot_trace(path)
+
+
+SPOILED: dict[str, Callable[[Any], object]] = {
+    "a column outside": lambda S: S.indices.__setitem__(5, 1000),
+    "a column before the first": lambda S: S.indices.__setitem__(5, -1),
+    "pointers that begin elsewhere": lambda S: S.indptr.__setitem__(0, -5),
+    "pointers that go back": lambda S: S.indptr.__setitem__(3, S.indptr[5]),
+    "pointers of floats": lambda S: setattr(S, "indptr", S.indptr.astype(float)),
+    "too few pointers": lambda S: setattr(S, "indptr", S.indptr[:-3]),
+    "too few numbers": lambda S: setattr(S, "data", S.data[:-4]),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+def test_indices_in_memory_that_lead_outside_are_refused(tmp_path: Path, spoil: str) -> None:
+    whole: Any = sp.csr_array(np.random.default_rng(0).random((60, 8)).round())
+    S, y = whole.copy(), np.arange(60) % 2
+    SPOILED[spoil](S)
+    with kofn.connect("virtual", workers=4) as cluster:
+        svd = TruncatedSVD(2, cluster=cluster).fit(whole)
+        uses: list[Callable[[], object]] = [
+            lambda: cluster.encode(S, k=2),
+            lambda: cluster.encode(S, k=2, axis=1),
+            lambda: cluster.parts((S, y)),
+            lambda: write_store(S, tmp_path / "store", CODE),
+            lambda: Ridge(cluster=cluster).fit(S, y),
+            lambda: Ridge(cluster=cluster).fit(whole, y).predict(S),
+            lambda: LogisticRegression(cluster=cluster, solver="coded-gradient").fit(S, y),
+            lambda: svd.transform(S),
+        ]
+        for use in uses:
+            with pytest.raises(BadInput, match="must have indices that fit its shape"):
+                use()
+
+
+def test_a_sparse_matrix_that_is_checked_is_not_changed() -> None:
+    S: Any = sp.csr_array(A > 0.5, dtype=np.float64)
+    S.data, S.indices = np.append(S.data, np.nan), np.append(S.indices, 0).astype(np.int32)
+    before = S.data, S.indices, S.indptr
+    with kofn.connect("virtual", workers=4) as cluster:
+        np.testing.assert_allclose(cluster.encode(S, k=2) @ A[0], (A > 0.5) @ A[0], atol=1e-13)
+    assert all(a is b for a, b in zip((S.data, S.indices, S.indptr), before, strict=True))
+
+
+LOOKS: dict[str, Callable[[str], object]] = {
+    "checkpoint": lambda path: checkpoint.Checkpoint(path, every=0).loop(0, {"t": 1}),
+    "resume": kofn.resume,
+    "encode": resolve_source,
+    "store": lambda path: write_store(A, path, CODE),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + "/b", "a/" * 3000 + "b"])
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path, look: str, name: str) -> None:
+    with pytest.raises(kofn.KofnError, match=r"name that its file system takes; .* is too long"):
+        LOOKS[look](str(tmp_path / name))
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_place_that_may_not_be_entered_is_told(tmp_path: Path, look: str) -> None:
+    (tmp_path / "closed").mkdir(0o000)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may go everywhere
+    try:
+        with pytest.raises(kofn.KofnError, match="Permission denied"):
+            LOOKS[look](str(tmp_path / "closed" / "a"))
+    finally:
+        os.seteuid(user)

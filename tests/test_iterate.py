@@ -7,6 +7,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from acting import Acting
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import driver_of, examples, until
+from support import ENGINES, driver_of, examples, until
 
 import kofn
 from kofn import exchange
@@ -706,6 +707,22 @@ def test_a_masked_vector_is_refused() -> None:
         X = cluster.encode(np.eye(4), k=1)
         with pytest.raises(kofn.BadInput, match="all count; it returned masked entries"):
             X.iterate(lambda y: np.ma.masked_less(y, 1.0), np.zeros(4), rounds=2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cluster_that_is_closed_meanwhile_ends_an_iteration(engine: str) -> None:
+    ends: list[threading.Thread] = []
+
+    def close(*_: object) -> None:
+        if not ends:
+            ends.append(threading.Thread(target=cluster.close))
+            ends[0].start()
+
+    cluster = kofn.connect(engine, workers=3)
+    X = cluster.encode(np.eye(6), k=2)
+    with pytest.raises(kofn.Closed, match="this cluster is closed"):
+        X.iterate(same, np.ones(6), rounds=10**9, on_round=close)
+    ends[0].join()
 
 
 def test_an_iteration_leaves_nothing_behind() -> None:

@@ -8,6 +8,7 @@ import resource
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from kofn.engines._mpi_setup import listening
 from kofn.engines._processes import available_memory
 from kofn.engines._socket_worker import SocketWorker
 from kofn.engines.local import LocalEngine
-from kofn.errors import CannotWrite, OutOfResources, TooLarge
+from kofn.errors import CannotWrite, EngineUnavailable, OutOfResources, TooLarge
 from kofn.events import EventLog
 from kofn.files import save
 from kofn.page import Page
@@ -63,6 +64,20 @@ def test_a_default_timeout_is_none_of_our_sockets() -> None:
         users.setblocking(True)
         assert users.getsockname() in [sock.getsockname() for sock in listening()]
         assert os.get_blocking(users.fileno())
+
+
+# No program to start workers with.
+
+
+@pytest.mark.parametrize("path", ["", None, "/no/python", os.curdir])
+def test_where_python_runs_within_another_program_it_is_said(
+    path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_files()
+    monkeypatch.setattr(sys, "executable", path)
+    with pytest.raises(EngineUnavailable, match=r"Set sys\.executable to the path of python3"):
+        LocalEngine(1)
+    assert open_files() == before
 
 
 # Too large for one piece.

@@ -69,7 +69,10 @@ class Checkpoint:
     def read(self) -> tuple[Any, dict[str, Any]] | None:
         """What the newest whole checkpoint is about, and its state; None where there is none."""
         spoiled: list[BadCheckpoint] = []
-        there = self.numbers()
+        try:
+            there = self.numbers()
+        except OSError as error:
+            raise _unreadable(self.place, error) from error
         self._newest = there[-1] if there else 0
         for number in reversed(there):
             try:
@@ -223,9 +226,7 @@ def _load(place: Place) -> tuple[Any, dict[str, Any]]:
     except OSError as error:
         if error.errno == errno.EIO:  # the disk's own; others say nothing of the file
             raise BadCheckpoint(place.url, f"it cannot be read: {cause(error)}.") from error
-        raise BadFile(
-            place.url, f"it cannot be read now: {cause(error)}. Mend that, and go on from it."
-        ) from error
+        raise _unreadable(place, error) from error
     try:
         arrays, facts = saved.unpack(data)
         if _form(facts["state"], arrays) != facts["form"]:
@@ -233,6 +234,11 @@ def _load(place: Place) -> tuple[Any, dict[str, Any]]:
         return _value(facts["about"], arrays), dict(_value(facts["state"], arrays))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadCheckpoint(place.url, f"it is not as it was written: {cause(error)}.") from None
+
+
+def _unreadable(place: Place, error: OSError) -> BadFile:
+    why = f"it cannot be read now: {cause(error)}. Mend that, and go on from it."
+    return BadFile(place.url, why)
 
 
 def _value(tree: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:

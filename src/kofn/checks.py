@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections.abc import Callable, Collection
@@ -172,9 +173,41 @@ def _column(frame: Any, i: int, label: object, name: str) -> NDArray[Any]:
 
 
 def convertible(value: Any, name: str) -> None:
-    """Refuse data that NumPy converts without a word, but not as they were meant."""
+    """Refuse what NumPy or SciPy takes without a word, but not as it was meant."""
     in_memory(value, name)
     unmasked(value, name)
+    if is_sparse(value):
+        indexed(value, name)
+
+
+def indexed(A: Any, name: str) -> Any:
+    """Return a sparse matrix, without a copy; refuse indices that lead outside of it.
+
+    SciPy would read and write there. Numbers beyond the last entry are left out. The cost
+    is a pass over the indices. Formats without index arrays cannot have such.
+    """
+    try:
+        if A.format in ("csr", "csc", "bsr"):
+            if not {A.indices.dtype.kind, A.indptr.dtype.kind} <= {"i", "u"}:
+                raise ValueError("indices and index pointer must be whole numbers")
+            A = copy.copy(A)  # the arrays are the same; what is changed is not the caller's
+            A.check_format(full_check=True)
+        elif A.format == "coo":
+            coords = A.coords if hasattr(A, "coords") else (A.row, A.col)
+            for index, size in zip(coords, A.shape, strict=True):
+                if len(index) != A.data.shape[0] or not _within(index, size):
+                    raise ValueError("row and column indices must fit shape and data")
+    except ValueError as error:
+        raise BadInput(
+            f"{name} must have indices that fit its shape: {str(error).rstrip('.')}. "
+            f"Build it again, for example with scipy.sparse.csr_array((data, (row, "
+            f"column)), shape=shape)."
+        ) from None
+    return A
+
+
+def _within(index: NDArray[Any], size: int) -> bool:
+    return not len(index) or (int(index.min()) >= 0 and int(index.max()) < size)
 
 
 def in_memory(value: Any, name: str) -> None:
@@ -209,7 +242,7 @@ def matrix(A: Any, check_finite: bool, name: str = "a matrix to encode") -> Any:
             f"a sparse matrix to encode must be in CSR format, whose rows can be cut; got "
             f"{A.format.upper()}. Pass A.tocsr()."
         )
-    array: Any = A if sparse else plain(A, name)
+    array: Any = indexed(A, name) if sparse else plain(A, name)
     if array.ndim != 2:
         hint = "Use reshape(len(A), -1)"
         if array.ndim < 2:

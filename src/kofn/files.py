@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from io import RawIOBase
@@ -78,11 +79,11 @@ class Place:
 
     def is_dir(self) -> bool:
         """Whether this is a directory."""
-        return self.local.is_dir() if self.local else bool(self._ask("isdir"))
+        return _told(self.local.is_dir) if self.local else bool(self._ask("isdir"))
 
     def exists(self) -> bool:
         """Whether anything is there."""
-        return self.local.exists() if self.local else bool(self._ask("exists"))
+        return _told(self.local.exists) if self.local else bool(self._ask("exists"))
 
     def size(self) -> int:
         """Bytes in the file; FileNotFoundError when it is not there."""
@@ -271,6 +272,19 @@ def name_of(where: object) -> str:
     raise BadInput(
         f"a place is a path or a URL, as text; got {where!r}. Pass a str or a pathlib.Path."
     )
+
+
+def _told(look: Callable[[], bool]) -> bool:
+    """What is found at a path; BadInput where no file system takes such a name."""
+    try:
+        return look()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise BadInput(
+            f"a place has a name that its file system takes; {error.filename} is too "
+            f"long. Choose a shorter one."
+        ) from None
 
 
 def _alone(part: Path) -> io.FileIO:

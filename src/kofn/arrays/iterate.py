@@ -97,6 +97,7 @@ def iterate(
             round = IterateRound(driver.next_round(), plan.windows, ready, work, exchange, late)
             X._planner.prepare(round)
             driver.run(round, None, supply)
+            driver.check()  # what a closed engine had in memory is gone
             if round.broken is not None:
                 raise Diverged(*round.broken)
             assert round.ended is not None
@@ -105,8 +106,9 @@ def iterate(
             passed = count.total()
         except KofnError as error:
             vectors = exchange.progress().vectors  # the newest that anybody has is kept
-            share, reached = int(vectors.argmax()), int(vectors.max())
-            error.reached = reached, exchange.vector(share, reached).copy()
+            if len(vectors):  # none in memory that was closed with its engine
+                share, reached = int(vectors.argmax()), int(vectors.max())
+                error.reached = reached, exchange.vector(share, reached).copy()
             raise
         finally:
             driver.forget(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,9 @@ def open_store(where: object) -> Store:
 def is_store(where: object) -> bool:
     """Whether a store, complete or not, is at this path or URL."""
     place = Place.of(where)
-    return place.is_dir() and (place.child(NAME).exists() or place.child(PROGRESS).exists())
+    with suppress(OSError):  # whoever opens it as a file is told why he may not
+        return place.is_dir() and (place.child(NAME).exists() or place.child(PROGRESS).exists())
+    return False
 
 
 def load_share(url: str, files: tuple[ArrayFile, ...], columns: int, verify: bool) -> Any:

@@ -88,17 +88,17 @@ def open_source(data: Any) -> Source:
 
 def _open_file(place: Place) -> Source:
     name = place.url
-    if not place.exists():
-        raise BadInput(
-            f"a matrix is read from a file that is there; {name} is not. Check the path."
-        )
-    if place.is_dir():
-        if place.name.endswith(".zarr") or any(
-            place.child(mark).exists() for mark in ("zarr.json", ".zarray", ".zgroup")
-        ):
-            return ZarrSource.open(place)
-        raise BadInput(f"{name} is a directory and not a Zarr array. Name the file in it.")
     try:
+        if not place.exists():
+            raise BadInput(
+                f"a matrix is read from a file that is there; {name} is not. Check the path."
+            )
+        if place.is_dir():
+            if place.name.endswith(".zarr") or any(
+                place.child(mark).exists() for mark in ("zarr.json", ".zarray", ".zgroup")
+            ):
+                return ZarrSource.open(place)
+            raise BadInput(f"{name} is a directory and not a Zarr array. Name the file in it.")
         return _kind(place)(place)
     except OSError as error:
         raise BadInput(f"{name} cannot be read: {error.strerror or error}.") from error

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from ..checks import indexed, is_sparse
 from ..codes.mds import MDSCode
 from ..errors import BadInput, BadStore, StoreWarning
 from ..files import Place
@@ -67,6 +68,8 @@ def write_store(
     resume=False begins anew. BadInput if another store, or an unfinished one of another source,
     is there.
     """
+    if is_sparse(source):
+        source = indexed(source, "a matrix to encode")
     place, opened = Place.of(where), turned(open_source(source), axis)
     if fmt not in ("npy", "zarr"):
         raise BadInput(f"shares are written as 'npy' or 'zarr'; got fmt={fmt!r}.")
@@ -74,13 +77,13 @@ def write_store(
         if opened.sparse:
             raise BadInput("sparse shares are written as .npy files; leave fmt='zarr' out.")
         needed("zarr", "fmt='zarr' is written")
-    if place.exists() and not place.is_dir():
-        raise BadInput(f"a store is a directory; {place.url} is a file. Choose another name.")
     about = (opened.shape, opened.dtype.name, opened.sparse, opened.describe())
     manifest = Manifest(code, *about, shares=())
     # All that must be the same for a run to go on where another stopped.
     facts = {**manifest.facts, "fmt": fmt}
     with writing(place):
+        if place.exists() and not place.is_dir():
+            raise BadInput(f"a store is a directory; {place.url} is a file. Choose another name.")
         done = _finished(place, facts) if resume else None
         if done is not None:
             return _mended(Store(place, done), opened, check_finite)

@@ -21,7 +21,7 @@ from typing import Any
 
 from . import _wire as wire
 from ._forks import serve_a_master, signal_at_end
-from ._processes import ONE_THREAD
+from ._processes import ONE_THREAD, interpreter
 
 DIED, FAILED = "died", "failed"  # news: of a child that ended; of one that could not be forked
 _KILL = "kill"
@@ -47,9 +47,10 @@ class Launcher:
             raise
 
     def _start(self, module: str) -> None:
+        program = interpreter()
         self.control, theirs = wire.pair()
         self._reader = wire.Reader(self.control)
-        start = [sys.executable, "-c", _BOOT, str(theirs.fileno()), module, self.folder, *sys.path]
+        start = [program, "-c", _BOOT, str(theirs.fileno()), module, self.folder, *sys.path]
         # Ctrl-C goes to it too, before it can say that it does not want it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

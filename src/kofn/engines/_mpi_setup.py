@@ -16,7 +16,7 @@ from typing import Any
 
 import mpi4py
 
-from ._processes import ONE_THREAD, beside, where_pids_count
+from ._processes import ONE_THREAD, beside, interpreter, where_pids_count
 
 # MPI starts first: a Spawn is over when it has, and the next one need not wait for our imports. The
 # word that follows (URGENT) has arrived when it is sent: see MPITransport._greet_spawned.
@@ -123,7 +123,7 @@ def command(lifeline: int) -> list[str]:
     paths = [entry or os.getcwd() for entry in sys.path]
     _, boot, space = where_pids_count()
     tied = f"{boot} {space} {os.getpid()} {lifeline} {os.fstat(lifeline).st_ino}"
-    return [sys.executable, "-c", _BOOT, json.dumps(ONE_THREAD | _told), tied, *paths]
+    return [interpreter(), "-c", _BOOT, json.dumps(ONE_THREAD | _told), tied, *paths]
 
 
 def problem(MPI: Any, size: int, workers: int | None) -> str | None:

@@ -174,6 +174,20 @@ def _writes(entry: Path, folder: str) -> bool:
     return any(os.path.realpath(fd).startswith(folder) for fd in (entry / "fd").iterdir())
 
 
+def interpreter() -> str:
+    """The program that runs Python, for a process to be started with."""
+    path = sys.executable
+    if path and shutil.which(path):
+        return path
+    from ..errors import EngineUnavailable  # as a program this file has only Python
+
+    raise EngineUnavailable(
+        f"workers are started with the program in sys.executable; got {path!r}, where "
+        f"there is none: Python may run within another program. Set sys.executable to "
+        f"the path of python3 before connect."
+    )
+
+
 def watch(folder: str) -> subprocess.Popen[bytes]:
     """Have the folder, and what works in it, ended with this process, be it by kill -9."""
     return beside(__file__, folder, str(os.getpid()))
@@ -181,7 +195,7 @@ def watch(folder: str) -> subprocess.Popen[bytes]:
 
 def beside(*program: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     """Start a program that needs nothing but Python itself, by its file and its arguments."""
-    command, null = [sys.executable, "-I", "-S", *program], subprocess.DEVNULL
+    command, null = [interpreter(), "-I", "-S", *program], subprocess.DEVNULL
     # A session of its own: Ctrl-C, and the end of a terminal, are not for it.
     return subprocess.Popen(command, stdin=stdin, stdout=null, stderr=null, start_new_session=True)
 

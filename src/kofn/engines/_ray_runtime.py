@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,7 @@ from ray._private.services import canonicalize_bootstrap_address
 
 from ..errors import BadInput, EngineUnavailable
 from ..interrupts import opened
-from ._processes import MARK, ONE_THREAD, end_folder, watch
+from ._processes import MARK, ONE_THREAD, end_folder, interpreter, watch
 from .memory import room_for
 
 RESOURCE = "kofn"  # a machine that offers it says how many workers it takes
@@ -164,7 +163,7 @@ def _refusal(address: str) -> str:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
     except OSError as error:
         return f"tried to connect to {host} port {port} for up to {_ANSWER:.0f} s: {error}"
-    command = [sys.executable, "-P", "-c", _ASK, "status", "--address", address]
+    command = [interpreter(), "-P", "-c", _ASK, "status", "--address", address]
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(command, stdin=null, stdout=pipe, stderr=null) as child:
         try:

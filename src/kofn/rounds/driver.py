@@ -164,6 +164,8 @@ class RoundDriver:
             last, short = began, None
             while not round.done:
                 interrupts.due()
+                if self.closed:  # by another thread, or by what the round has called
+                    self.check()
                 now, next_look = engine.now(), min(self._give_up_silent(round), self._see_off())
                 if not round.missing:
                     short, end = None, last + self.limit
@@ -206,7 +208,8 @@ class RoundDriver:
                 self._serve()
         finally:
             self._running, self._unheard = False, []
-            engine.cancel(round.id)
+            if not self.closed:
+                engine.cancel(round.id)
             self._ended = round.id
             log.append(Record(engine.now(), ("raised", "done")[round.done], round.id, -1, -1, 0))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import is_sparse, plain, whole
+from ..checks import indexed, is_sparse, plain, whole
 from ..errors import BadInput
 
 
@@ -69,7 +69,7 @@ def _rows(one: Any, i: int, several: bool) -> Any:
     """An array or sparse matrix whose rows can be cut."""
     name = f"array {i} of data" if several else "data"
     if is_sparse(one):
-        return one.tocsr()
+        return indexed(one, name).tocsr()
     if isinstance(one, str | bytes) or not (
         isinstance(one, np.ndarray | Sequence) or hasattr(one, "__array__")
     ):
