@@ -38,6 +38,7 @@ TINY = rateless.Settings(
     own_trials=3,
     precoded=4,
     scale=0.02,
+    simulated=True,  # so that its figures are the same on any machine
 )
 SMALL = (("lt1", 200, 1), ("lt2", 200, 2), ("lt1_10000", 400, 1))
 
@@ -99,10 +100,11 @@ def test_two_symbols_a_worker_on_recorded_waits(data_folder: DataFolder) -> None
 
 
 def test_symbols_needed_at_the_papers_size() -> None:
+    """99 % of 25 codes is nearly the most of them: it varies by a tenth."""
     needed = {}
     for r in (1, 2):
         case = decoding.Case(replace(decoding.PEELING, r=r), 1000)
-        counts = decoding.symbols_needed(case, 40, 0)
+        counts = decoding.symbols_needed(case, 25, 0)
         needed[f"peeling_lt{r}"] = float(np.quantile(counts, 0.99))
     holds_in("rateless: Section III-B, symbols enough, LT-1", {"symbols_99": needed})
     holds_in("rateless: Section III-C, symbols enough, LT-2", {"symbols_99": needed})
@@ -153,6 +155,18 @@ def test_every_claim_of_the_paper_has_a_value_or_a_reason(
     written: tuple[Path, dict[str, Any]],
 ) -> None:
     assert unresolved(claims("rateless"), written[1]) == []
+
+
+@pytest.mark.long
+def test_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rateless, "M", 60)
+    monkeypatch.setattr(rateless, "WORKERS", 2)
+    settings, waits = replace(TINY, simulated=False), np.ones((4, 8))
+    found = rateless._wall_clock(settings, waits, lambda what: None, 0, 1)
+    assert found["worst_relative_error"] <= 1e-12
+    assert {"one", "lt1"} <= set(found["seconds"])
+    # Each waits for a second first, made short.
+    assert min(min(seconds) for seconds in found["seconds"].values()) >= 0.02
 
 
 def test_figures_and_page_are_drawn_from_the_results(

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from .. import LT, DenseMDS, FractionalRepetition, RandomGroups, SumCode, Uncoded, connect
 from ..codes.soliton import mean_degree
 from ..delays import Delays, Exponential, Pareto, Sampled
+from ..engines.base import Engine
 from ..engines.local import LocalEngine
 from ..engines.paced import Paced
 from ..engines.virtual import VirtualEngine
@@ -59,6 +60,7 @@ class Settings:
     precoded: int = 500  # codes with and without a precode
     scale: float = 0.8  # of the recorded seconds, by the wall clock
     seed: int = 0
+    simulated: bool = False  # the workers, where a wall clock runs otherwise
 
     @property
     def progress_steps(self) -> int:
@@ -302,12 +304,11 @@ def _wall_clock(
     }
     # No waits until every worker has done everything once; then the clock runs.
     drawn = np.zeros_like(waits)
-    engine = Paced(LocalEngine(WORKERS), Sampled(drawn, unit=0.0), seed=settings.seed + 2 * number)
-    # Only the start waits; the work takes the time it takes.
-    engine.capabilities = replace(engine.capabilities, given_time=False)
-    alone = Paced(LocalEngine(1), Sampled(drawn, unit=0.0), seed=settings.seed + 2 * number + 1)
-    alone.capabilities = replace(alone.capabilities, given_time=False)
-    with connect(engine) as cluster, connect(alone) as one:
+    engines = [
+        _waiting(workers, Sampled(drawn, unit=0.0), settings.seed + 2 * number + i, settings)
+        for i, workers in enumerate((WORKERS, 1))
+    ]
+    with connect(engines[0]) as cluster, connect(engines[1]) as one:
         parts = cluster.parts(X, codes["uncoded"], parts=M)
         all_at_one = one.parts(X, Uncoded(stream="whole"), parts=M)
         sums = {
@@ -324,6 +325,15 @@ def _wall_clock(
         kinds = {kind: (on, partial(_value, call)) for kind, (on, call) in where.items()}
         seconds = timer.rounds(kinds, rounds, lambda: on_step("wall clock"), warm=0)
     return {"seconds": seconds, "worst_relative_error": timer.worst}
+
+
+def _waiting(workers: int, delays: Delays, seed: int, settings: Settings) -> Engine:
+    """Workers whose start waits; the work takes the time that it takes."""
+    if settings.simulated:
+        return VirtualEngine(workers, delays=delays, seed=seed)
+    engine = Paced(LocalEngine(workers), delays, seed=seed)
+    engine.capabilities = replace(engine.capabilities, given_time=False)
+    return engine
 
 
 def _wall_summary(blocks: list[dict[str, Any]], scale: float) -> dict[str, Any]:
