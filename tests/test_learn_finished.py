@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sklearn.datasets import load_iris, make_classification
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.class_weight import compute_class_weight
 
 import kofn
 from kofn.learn import CodedMLPClassifier, LinearSVC, LogisticRegression, load, save
@@ -24,6 +26,8 @@ from kofn.learn import CodedMLPClassifier, LinearSVC, LogisticRegression, load, 
 X, Y = make_classification(200, 8, weights=[0.8], flip_y=0.1, random_state=0)
 XM, YM = load_iris(return_X_y=True)
 WEIGHT = np.random.default_rng(0).random(len(YM)) + 0.5
+# Before 1.7, scikit-learn's "balanced" counted rows, whatever their weights.
+WEIGHTS_COUNT = "sample_weight" in inspect.signature(compute_class_weight).parameters
 
 
 def apart(one: Any, other: Any) -> float:
@@ -40,6 +44,8 @@ def test_weights_of_classes_are_scikit_learns(given: Any, solver: str) -> None:
     svm = sklearn.svm.LinearSVC(class_weight=given, dual=False, tol=1e-10, max_iter=9999)
     for data, labels, weight in ((X, Y, None), (XM, YM, WEIGHT), (XM, YM, None)):
         if isinstance(given, dict) and len(np.unique(labels)) == 2:
+            continue
+        if given == "balanced" and weight is not None and not WEIGHTS_COUNT:
             continue
         ours = LogisticRegression(tol=1e-8, **common).fit(data, labels, weight)
         assert apart(ours, logistic.fit(data, labels, weight)) < 1e-5  # both stop by gradients

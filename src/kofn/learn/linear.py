@@ -401,12 +401,15 @@ class _LinearClassifier(ClassifierMixin, _Linear):
 
     def _by_class(self, y: Any, codes: NDArray[np.intp], weight: Floats, targets: Floats) -> Floats:
         """The weights of the rows, (N, 1), times those of their classes."""
-        try:
-            weights = compute_class_weight(
-                self.class_weight, classes=self.classes_, y=y, sample_weight=weight[:, 0]
-            )
-        except ValueError as error:
-            raise BadInput(f"class_weight does not go with the labels: {error}") from None
+        if self.class_weight == "balanced":
+            counts = np.bincount(codes, weight[:, 0])
+            with np.errstate(divide="ignore"):
+                weights = float(weight.sum()) / (len(counts) * counts)
+        else:
+            try:
+                weights = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            except ValueError as error:
+                raise BadInput(f"class_weight does not go with the labels: {error}") from None
         if not (np.isfinite(weights).all() and (weights >= 0.0).all()):
             raise BadInput(f"class_weight must not be negative or NaN; got {self.class_weight!r}.")
         if self.hinge and targets.shape[1] > 1:
