@@ -156,6 +156,9 @@ def test_f_may_take_w_too_and_float32_stays(cluster: kofn.Cluster) -> None:
     w = X.iterate(lambda y, w: y + 0.25 * w, np.ones(40, np.float32), rounds=3)
     assert w.dtype == np.float32
     np.testing.assert_allclose(w, np.full(40, 0.75**3), rtol=1e-6)
+    w = X.iterate(lambda y, w: y / 3 + 0.25 * w, np.ones(40), rounds=3)
+    assert w.dtype == np.float64
+    np.testing.assert_allclose(w, (0.5 / 3 + 0.25) ** 3, rtol=1e-14)
 
 
 @pytest.mark.engine

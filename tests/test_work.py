@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,3 +45,25 @@ def test_a_long_product_may_stop_after_each_slice_and_sends_some_at_a_time(
     assert len(pieces) == 1 or isinstance(pieces[-1], Last)
     if len(sent) == 1:  # as it was planned, which is quicker to note
         assert runs == ((0, 4), (4, 9)) or sent[0].what == runs
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_product_has_the_type_of_its_operand(
+    sparse: bool, turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """float32 is converted a few rows at a time, also where it is a transpose."""
+    monkeypatch.setattr(work, "CONVERTED", 40)
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((23, 10)).astype(np.float32)
+    share: Any = scipy.sparse.csr_array(A) if sparse else A
+    share, A = (share.T, A.T) if turned else (share, A)
+    for shape in (A.shape[1:], (A.shape[1], 3), (A.shape[1], 0)):
+        b = rng.standard_normal(shape)
+        found = work.times(share, b)
+        assert found.dtype == np.float64
+        # Sums of up to 23 products, in whichever order.
+        np.testing.assert_allclose(found, A.astype(float) @ b, rtol=0, atol=1e-13)
+        narrow = work.times(share.astype(np.float64), b.astype(np.float32))
+        assert narrow.dtype == np.float32
+        np.testing.assert_allclose(narrow, found, rtol=0, atol=1e-4)

@@ -263,7 +263,10 @@ def matrix(A: Any, check_finite: bool, name: str = "a matrix to encode") -> Any:
 def operand(
     w: object, d: int, dtype: np.dtype[Any], check_finite: bool, name: str = "X @ w"
 ) -> NDArray[Any]:
-    """Return w as an array (d,) or (d, c) of `dtype`, C-contiguous."""
+    """Return w as an array (d,) or (d, c), C-contiguous, of the type of a product with `dtype`.
+
+    That is NumPy's: double precision where either has it, and complex for complex numbers.
+    """
     letter = name[-1]
     if hasattr(w, "toarray"):  # sparse, or on workers
         got = f"a sparse {letter}" if is_sparse(w) else f"a {type(w).__name__}"
@@ -283,10 +286,26 @@ def operand(
             f"{array.shape}. "
             + (f"Did you mean {letter}.T?" if array.shape[1:] == (d,) else f"Pass {d} rows.")
         )
-    array = np.ascontiguousarray(floats(array, letter), dtype=dtype)
+    array = np.ascontiguousarray(array, dtype=product_type(array.dtype, dtype, letter))
     if check_finite:
         finite(array, letter)
     return array
+
+
+def product_type(one: np.dtype[Any], other: np.dtype[Any], name: str) -> np.dtype[Any]:
+    """The type of products of numbers of these types; the largest have 64 bits, twice if complex.
+
+    Raises BadInput where the first are no numbers; they are those of `name`.
+    """
+    if one == other:
+        return other
+    if one.kind not in "biufc":
+        raise BadInput(
+            f"{name} must hold real numbers (floats, or integers) or complex ones; got dtype "
+            f"{one}. Convert it, for example with .astype(float)."
+        )
+    dtype = np.result_type(one, other)
+    return dtype if dtype.char in "fdFD" else np.dtype("D" if dtype.kind == "c" else "d")
 
 
 def factors(X: Any, Y: Any, check_finite: bool) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -43,8 +43,6 @@ class Replicated(Reporting):
     Cost: A is stored r times over; without `backup` read so too.
     """
 
-    _check_finite = True
-
     def __init__(
         self,
         where: HasDriver,
@@ -94,10 +92,9 @@ class Replicated(Reporting):
         """The rows of the matrix that are in a block."""
         return self._cuts[block], self._cuts[block + 1]
 
-    def _times(self, w: object) -> NDArray[Any]:
-        operand = checks.operand(w, self.shape[1], self.dtype, True)
+    def _multiplied(self, operand: NDArray[Any]) -> NDArray[Any]:
         blocks = self._pass(_Pass(self, None), operand, operand.shape[1:])
-        result = np.full((self.shape[0], *operand.shape[1:]), np.nan, self.dtype)
+        result = np.full((self.shape[0], *operand.shape[1:]), np.nan, operand.dtype)
         for block, value in blocks.items():
             first, last = self.rows(block)
             result[first:last] = value
@@ -107,8 +104,8 @@ class Replicated(Reporting):
         blocks = self._pass(_Pass(self, z), None, z.shape[1:])
         shape = (self.shape[1], *z.shape[1:])
         if not self._driver.engine.capabilities.values:
-            return np.full(shape, np.nan, self.dtype)
-        return np.asarray(sum(blocks.values(), start=np.zeros(shape, self.dtype)))
+            return np.full(shape, np.nan, z.dtype)
+        return np.asarray(sum(blocks.values(), start=np.zeros(shape, z.dtype)))
 
     def _pass(
         self, way: _Pass, operand: NDArray[Any] | None, width: tuple[int, ...]
@@ -127,7 +124,9 @@ class Replicated(Reporting):
             driver.run(round, operand, self._holders.supply)
             gathered = driver.engine.now()
             blocks = self._counted(round, way.z is None, width)
-            self._conclude(round, tuple(ready), (began, gathered))
+            given = way.z if operand is None else operand
+            assert given is not None
+            self._conclude(round, tuple(ready), (began, gathered), given.dtype)
         return blocks
 
     def _counted(
@@ -147,14 +146,18 @@ class Replicated(Reporting):
         return blocks
 
     def _conclude(
-        self, round: ReplicatedRound, live: tuple[int, ...], times: tuple[float, float]
+        self,
+        round: ReplicatedRound,
+        live: tuple[int, ...],
+        times: tuple[float, float],
+        dtype: np.dtype[Any],
     ) -> None:
         size = np.diff(self._cuts)
         used = int(size[list(round.values)].sum())
         figures: dict[str, Any] = {"rows_topped_up": int(size[list(round.asked_again)].sum())}
         figures["extra"] = {"missing_rows": self.shape[0] - used}
         if self.exact:
-            figures["error_bound"] = error_bound(self.shape[1], self.dtype, 1.0)
+            figures["error_bound"] = error_bound(self.shape[1], dtype, 1.0)
         conclude(self, round, live, times, used, 1.0, **figures)
 
     def __repr__(self) -> str:

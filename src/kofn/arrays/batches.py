@@ -59,12 +59,10 @@ class CodedRows(Reporting):
     def _check_finite(self) -> bool:
         return self._matrix._check_finite
 
-    def _times(self, w: object) -> NDArray[Any]:
+    def _multiplied(self, operand: NDArray[Any]) -> NDArray[Any]:
         matrix = self._matrix
-        self._driver.check()
-        operand = checks.operand(w, self.shape[1], self.dtype, self._check_finite)
         if not len(self.index):
-            return np.empty((0, *operand.shape[1:]), self.dtype)
+            return np.empty((0, *operand.shape[1:]), operand.dtype)
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
             count, places = len(self._places), self._places
             blocks = matrix._pass(matrix.code, count, operand, work.picked, lambda share: (places,))
@@ -75,9 +73,9 @@ class CodedRows(Reporting):
         """The rows' transpose times z, for an operand that has been checked."""
         matrix = self._matrix
         if z.size == 0:
-            return np.zeros((self.shape[1], *z.shape[1:]), self.dtype)
+            return np.zeros((self.shape[1], *z.shape[1:]), z.dtype)
         unscaled = self._unscaled(z[:, None] if z.ndim == 1 else z)
-        full = np.zeros((matrix.code.k * len(self._places), unscaled.shape[1]), self.dtype)
+        full = np.zeros((matrix.code.k * len(self._places), unscaled.shape[1]), z.dtype)
         np.add.at(full, self._at, unscaled)  # a row may be there twice
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
             return matrix._finite(matrix._sum(full, z.shape[1:], self._places))

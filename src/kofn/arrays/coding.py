@@ -169,11 +169,16 @@ class Coder:
 
 
 def write_shares(
-    code: AnyKOfN, shares: Sequence[int], A: NDArray[Any], fills: Sequence[Fill]
+    code: AnyKOfN,
+    shares: Sequence[int],
+    A: NDArray[Any],
+    fills: Sequence[Fill],
+    dtype: np.dtype[Any],
 ) -> None:
     """Write several shares of a contiguous array of floats in one pass over it, by some threads.
 
-    `fills` take all rows of each; those beyond the end of A are zeros.
+    `fills` take all rows of each; those beyond the end of A are zeros. Those of shares that are no
+    blocks are of type `dtype`.
     """
     B, k, width, N = code.block_rows(len(A)), code.k, max(1, A.shape[1]), len(A)
     full = N // B  # blocks that A fills; the next one may be filled in part
@@ -206,7 +211,7 @@ def write_shares(
                 rest = A[full * B + first : full * B + last].reshape(-1)
                 if len(rest):
                     total[:, : len(rest)] += G[:, full : full + 1] * rest
-                made = total[:, : (last - first) * width].astype(A.dtype, copy=False)
+                made = total[:, : (last - first) * width].astype(dtype, copy=False)
             for fill, row in turned(list(zip(coded, made, strict=True)), start):
                 fill(first, row.reshape(last - first, width))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -40,6 +41,9 @@ class CodedGrid(CodedMatrix):
         even = A if scales is None else scales.over(A)
         share_of, longest = partial(code.encode_share, A=even), partial(longest_of, A)
         grid = Shares(code, shape, A.dtype, share_of, scales=scales, longest=longest)
+        if A.dtype.itemsize < 8:
+            doubled = replace(grid, share_of=partial(share_of, doubled=True), doubled=True)
+            grid = replace(grid, double=lambda: doubled)
         super().__init__(driver, grid, options)
 
     def iterate(self, *_: Any, **__: Any) -> NoReturn:

@@ -59,6 +59,7 @@ def iterate(
             f"w = f(X @ w)."
         )
     with driver.lock:
+        X._admit(w.dtype)
         began = engine.now()
         driver.settle()
         plan = X._planner.plan(X.code, X._rows, 0)
@@ -121,7 +122,7 @@ def iterate(
         about["bytes_per_round"] = listener.per_round(passed, reached)
         rows = round.read, round.rows_topped_up, round.repeated_rows
         eta = laid.eta if judged(X.code, X._values) else None
-        conclude(X, round, (round.working, round.shares), rows, eta, about, began)
+        conclude(X, round, (round.working, round.shares), rows, eta, about, began, w.dtype)
     return final
 
 
@@ -159,6 +160,11 @@ def _vector(X: CodedMatrix, w0: object) -> NDArray[Any]:
             f"Multiply round by round instead: X @ w."
         )
     w = checks.operand(w0, X.shape[1], X.dtype, X._options.check_finite)
+    if w.dtype.kind == "c":
+        raise BadInput(
+            f"X.iterate takes a vector of real numbers; got dtype {w.dtype}. Iterate over the real "
+            f"and the imaginary part one after the other."
+        )
     if w.ndim != 1:
         raise BadInput(
             f"X.iterate takes one vector w0 of length {X.shape[1]}; got shape {w.shape}. "

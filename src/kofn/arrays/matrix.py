@@ -22,7 +22,7 @@ from ..rounds.holders import Holders
 from . import fetching, work
 from .batches import CodedRows, aligned
 from .checking import Checked, begun
-from .decode import Code
+from .decode import Code, plain
 from .drift import Drift
 from .iterate import iterate
 from .lowrank import as_change
@@ -52,7 +52,7 @@ class CodedMatrix(Displayed, Reporting):
     def __init__(self, driver: RoundDriver, shares: Shares, options: Options) -> None:
         super().__init__(shares.dtype, shares.shape)
         self._driver, self._options = driver, options
-        self.tolerance = options.tolerance or TOLERANCE[self.dtype]
+        self.tolerance = self._tolerance(self.dtype)
         self._values = driver.engine.capabilities.values
         self._fewest = -(-shares.code.k // MOST)  # if its k is left to kofn
         self._begin(shares)
@@ -62,6 +62,7 @@ class CodedMatrix(Displayed, Reporting):
         driver, options, began = self._driver, self._options, self._driver.engine.now()
         self.code = shares.code
         self.sparse, self._scales, self._store = shares.sparse, shares.scales, shares.store
+        self._doubled, self._double = shares.doubled, shares.double
         code, least = self.code, self._stored.k
         self._rows = code.block_rows(self.shape[0])
         self._holders = Holders(driver, code.n, shares.share_of, None, code.k, least)
@@ -107,9 +108,7 @@ class CodedMatrix(Displayed, Reporting):
         runs, places = plan.windows.runs, plan.windows.places
         return {worker: runs[places[share]] for worker, share in plan.holders.items()}
 
-    def _times(self, w: object) -> NDArray[Any]:
-        self._driver.check()
-        operand = checks.operand(w, self.shape[1], self.dtype, self._check_finite)
+    def _multiplied(self, operand: NDArray[Any]) -> NDArray[Any]:
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
             return self._finite(with_fewer(self, partial(self._product, operand)))
 
@@ -281,25 +280,28 @@ class CodedMatrix(Displayed, Reporting):
         self, code: Code, rows: int, operand: NDArray[Any], body: Body, more: More | None = None
     ) -> NDArray[Any]:
         """One elastic round over so many rows of the shares: the decoded blocks, one by one."""
+        self._admit(operand.dtype)
         driver, planner, inner = self._driver, self._planner, len(operand)
+        precision = self._precision(operand.dtype)
         began = driver.engine.now()
         driver.settle()
         plan = planner.plan(code, rows, planner.margin(self._options.margin))
         width = 1 if operand.ndim == 1 else operand.shape[1]
-        late, (shares, resting) = planner.late(code, rows, body, width), planner.members(plan)
-        work = Pass(driver, code, self._holders.key, body, partial(self._worst, inner), more)
+        late = planner.late(code, rows, body, width, operand.dtype.char)
+        (shares, resting), worst = planner.members(plan), partial(self._worst, inner, precision)
+        work = Pass(driver, code, self._holders.key, body, worst, more)
         round = ElasticRound(driver.next_round(), plan.windows, shares, work, late, resting)
         planner.prepare(round)
         drift, finite = self._drift, self._check_finite
         drift.checked.watch_product(round, code, operand, drift.share_errors, finite)
         driver.run(round, operand, self._holders.supply)
         gathered = driver.engine.now()
-        result, eta = plan.decode(code, round, width, self.dtype)
+        result, eta = plan.decode(code, round, width, operand.dtype)
         if not self._values:
             driver.engine.spend(lambda: width * plan.combined(code, round))
         cover = round.cover
         count = (cover.rows_used, cover.delivered_rows - cover.rows_used, cover.topped_up_rows)
-        self._conclude(round, plan, eta, count, (began, gathered), inner)
+        self._conclude(round, plan, eta, count, (began, gathered), inner, precision)
         return result
 
     @property
@@ -309,7 +311,7 @@ class CodedMatrix(Displayed, Reporting):
     def _transposed(self, operand: NDArray[Any]) -> NDArray[Any]:
         """X.T @ z, for an operand that has been checked."""
         if operand.ndim == 2 and operand.shape[1] == 0:
-            return np.empty((self.shape[1], 0), self.dtype)
+            return np.empty((self.shape[1], 0), operand.dtype)
         with self._driver.lock, np.errstate(over="ignore", invalid="ignore"):
             return self._finite(with_fewer(self, partial(self._back, operand)))
 
@@ -328,17 +330,20 @@ class CodedMatrix(Displayed, Reporting):
 
         With `places` of the shares, z has a row for each of them in each block.
         """
+        self._admit(unscaled.dtype)
         driver, planner, code = self._driver, self._planner, self.code
+        precision = self._precision(unscaled.dtype)
         began = driver.engine.now()
         planner.await_enough()
         rows, width = self._rows if places is None else len(places), unscaled.shape[1]
         plan = planner.plan(code, rows, 0)
-        late, (shares, resting) = planner.late(code, rows, Adjoint, width), planner.members(plan)
-        sizes, worst = (rows, self._columns), self._worst(len(unscaled))
+        late = planner.late(code, rows, Adjoint, width, unscaled.dtype.char)
+        shares, resting = planner.members(plan)
+        sizes, worst = (rows, self._columns), self._worst(len(unscaled), precision)
         # Of what meets the rows as they were coded: η is relative to that.
         length = checks.length(unscaled)
         work = Adjoint(driver, code, self._holders.key, worst, sizes, length, places)
-        items = plan.items(code.k, unscaled, self.dtype)
+        items = plan.items(code.k, unscaled)
         round = SumRound(driver.next_round(), items, shares, work, late, resting)
         planner.prepare(round)
         drift, sizes, finite = self._drift, (self._columns, width), self._check_finite
@@ -347,10 +352,11 @@ class CodedMatrix(Displayed, Reporting):
         gathered = driver.engine.now()
         total = round.total()
         made = np.full(self.shape[1] * width, np.nan) if total is None else np.asarray(total)
-        result = made.reshape(self.shape[1], *shape).astype(self.dtype, copy=False)
+        result = made.reshape(self.shape[1], *shape).astype(unscaled.dtype, copy=False)
         counts = (round.rows_used, 0, round.rows_topped_up)
         eta = None if plan.eta is None else float(np.sqrt(plan.eta**2 + round.strain))
-        self._conclude(round, plan, eta, counts, (began, gathered), len(unscaled))
+        times = began, gathered
+        self._conclude(round, plan, eta, counts, times, len(unscaled), precision)
         return result
 
     def _conclude(
@@ -361,9 +367,10 @@ class CodedMatrix(Displayed, Reporting):
         rows: tuple[int, int, int],
         times: tuple[float, float],
         inner: int,
+        precision: np.dtype[Any],
     ) -> None:
         """Write the report, learn from it, and refuse a result that is too inaccurate."""
-        bound = None if eta is None else self._bound(inner, eta, round.shares)
+        bound = None if eta is None else self._bound(inner, eta, round.shares, precision)
         used, wasted, topped_up = rows
         ended = self._driver.engine.now()
         self._report = round.report(
@@ -385,15 +392,45 @@ class CodedMatrix(Displayed, Reporting):
         self._planner.ended(round)
         self._planner.learn(round, tuple(plan.holders))
         plan.rows_moved, self._planner.tuned = 0, ()  # moved, and changed, once
-        if bound is not None and eta is not None and bound > self.tolerance:
-            raise Inaccurate(bound, self.tolerance, eta)
+        if bound is not None and eta is not None:
+            self._refuse(bound, eta, precision)
 
-    def _worst(self, inner: int) -> float:
+    def _refuse(self, bound: float, eta: float, precision: np.dtype[Any]) -> None:
+        """Refuse a result that is too inaccurate."""
+        if bound > (tolerance := self._tolerance(precision)):
+            raise Inaccurate(bound, tolerance, eta)
+
+    def _tolerance(self, precision: np.dtype[Any]) -> float:
+        return self._options.tolerance or TOLERANCE[precision]
+
+    def _admit(self, dtype: np.dtype[Any]) -> None:
+        """Have shares that an operand of this type loses no digits by, where there can be such.
+
+        The blocks of a float32 matrix are exact, but sums of them are rounded. With the first
+        operand of float64 these are made again, in double precision.
+        """
+        if dtype == self.dtype or self._double is None or self.updates:
+            return
+        if any(plain(self._stored, share) is None for share in range(self.code.n)):
+            why = f"coded shares in {dtype}, not {self.dtype}: an operand is {dtype}"
+            self._driver.log.append(Record(self._driver.engine.now(), "tuned", -1, -1, -1, 0, why))
+            self._begin(self._double())
+            self._planner.tuned = (why,)
+        self._doubled, self._double = True, None
+
+    def _precision(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """The type whose rounding a product with an operand of this type has."""
+        return dtype if self._doubled else self.dtype
+
+    def _worst(self, inner: int, precision: np.dtype[Any]) -> float:
         """The η above which products of this inner dimension are refused."""
-        return self.tolerance / self._bound(inner, 1.0, set(self._holders.shares.values()))
+        holding = set(self._holders.shares.values())
+        return self._tolerance(precision) / self._bound(inner, 1.0, holding, precision)
 
-    def _bound(self, inner: int, eta: float, shares: Collection[int]) -> float:
+    def _bound(
+        self, inner: int, eta: float, shares: Collection[int], precision: np.dtype[Any]
+    ) -> float:
         """Bound on the relative error of products of this inner dimension, decoded with such η."""
-        least = error_bound(inner, self.dtype, eta)
+        least = error_bound(inner, precision, eta)
         rounding = round_off(self.dtype) * math.sqrt(self.updates) if self.updates else 0.0
         return self._drift.widened(least, max(1.0, eta), rounding, self.code.k, shares)

@@ -128,7 +128,7 @@ class _Run:
         about["bytes_per_round"] = self.listener.per_round(passed, reached)
         read = {worker: state.read for worker, state in self.seen.items()}
         who = members, self.shares
-        conclude(X, round, who, (read, 0, 0), self.laid.eta, about, self.began)
+        conclude(X, round, who, (read, 0, 0), self.laid.eta, about, self.began, self.w0.dtype)
         return delivered[1]
 
     def newest(self) -> tuple[int, NDArray[Any]]:

@@ -157,8 +157,7 @@ class _Worker:
                 return
             wait.begin(node.now())
             for a, b in work.slices(minus(mine, m.done), step):
-                with np.errstate(over="ignore", invalid="ignore"):
-                    m.rows[a:b] = self._rows(matrix, a, b) @ m.w
+                m.rows[a:b] = work.times(self._rows(matrix, a, b), m.w)
                 m.done.append((a, b))
                 m.read += b - a
                 yield Piece((WORK, t, b - a), None, b - a)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import checks
 from ..errors import BadInput, CannotDo, NothingYet
 from ..model import ProductReport
 
 if TYPE_CHECKING:
+    from ..rounds import RoundDriver
+
     LinearOperator: Any  # its stubs do not foresee that T, @ and += are a subclass's own
 else:
     from scipy.sparse.linalg import LinearOperator
@@ -26,10 +29,15 @@ class OnWorkers(LinearOperator):  # type: ignore[misc]
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     columns: tuple[str, ...] | None = None  # their names, where it was encoded from a frame
+    args: tuple[Any, ...] = ()  # SciPy: what an operator was made of
+    _driver: RoundDriver
+    _product_name = "X @ w"  # for messages
 
     def __matmul__(self, w: object) -> NDArray[Any]:
         """X @ w for a vector (d,) or columns (d, c): exact to `report.error_bound`.
 
+        The result has the type that NumPy gives such a product: float64 where either is float64.
+        Complex numbers travel as twice as many real columns, in one round.
         Any k live workers are enough. Raises TooFewWorkers below that, and keeps the matrix
         usable: the next product works as soon as enough workers have joined.
         """
@@ -44,7 +52,23 @@ class OnWorkers(LinearOperator):  # type: ignore[misc]
 
     def _times(self, w: object) -> NDArray[Any]:
         """The product with an array."""
+        self._driver.check()
+        rows, columns = self.shape
+        finite, name = self._check_finite, self._product_name
+        operand = checks.operand(w, columns, self.dtype, finite, name)
+        if operand.dtype.kind != "c":
+            return self._multiplied(operand)
+        real = self._multiplied(operand.view(operand.real.dtype).reshape(columns, -1))
+        return np.ascontiguousarray(real).view(operand.dtype).reshape(rows, *operand.shape[1:])
+
+    def _multiplied(self, operand: NDArray[Any]) -> NDArray[Any]:
+        """The product with an array of real numbers that has been checked, in its type."""
         raise NotImplementedError
+
+    @property
+    def _check_finite(self) -> bool:
+        """Whether NaN and infinity are refused."""
+        return True
 
     def _matvec(self, x: NDArray[Any]) -> NDArray[Any]:
         return self._times(x)
@@ -73,13 +97,14 @@ class OnWorkers(LinearOperator):  # type: ignore[misc]
     __getitem__ = __array__
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """w @ X and 2 * X, where NumPy has the left side; all else cannot be done."""
+        """w @ X, and w * X as SciPy has it, where NumPy is asked; all else cannot be done."""
         if method == "__call__" and len(inputs) == 2 and not options:
             left, right = inputs
             if ufunc is np.matmul:
                 return left @ right if isinstance(left, OnWorkers) else right._rdot(left)
-            if ufunc is np.multiply and np.isscalar(left):
-                return right * left
+            # X * w does not come here, and np.multiply(X, w) means another thing.
+            if ufunc is np.multiply and not isinstance(left, OnWorkers):
+                return right.__rmul__(left)
         return self.__array__()
 
 

@@ -134,13 +134,13 @@ class Plan:
         missing = code.k - cover.have[np.array(blocks)].sum(axis=0)
         return int(missing @ np.diff(cover.cuts)) * code.k
 
-    def items(self, k: int, z: NDArray[Any], dtype: np.dtype[Any]) -> list[Item]:
+    def items(self, k: int, z: NDArray[Any]) -> list[Item]:
         """What each holder does for Aᵀ z: the rows of its window, times the re-encoded z."""
         rows, shares = self.windows.rows, self.windows.shares
         asked = [(i, runs) for i, runs in enumerate(self.windows.runs) if runs]
         if not self.values:
             return [Item(shares[i], runs, None) for i, runs in asked]
-        blocks = np.zeros((k * rows, z.shape[1]), dtype)
+        blocks = np.zeros((k * rows, z.shape[1]), z.dtype)
         blocks[: len(z)] = z
         u = decode.recode(self.segments, len(shares), blocks.reshape(k, rows, -1))
         return [

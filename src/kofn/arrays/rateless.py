@@ -93,10 +93,8 @@ class Rateless(Reporting):
         """Make what says when the symbols that are here determine all blocks."""
         return InactivationDecoder(self.code.table, "these rows")
 
-    def _times(self, w: object) -> NDArray[Any]:
-        operand = checks.operand(w, self.shape[1], self.dtype, True)
+    def _multiplied(self, operand: NDArray[Any]) -> NDArray[Any]:
         driver = self._driver
-        driver.check()
         with driver.lock:
             began = driver.engine.now()
             driver.settle()
@@ -107,7 +105,7 @@ class Rateless(Reporting):
             round.standby = self._holders.second()
             driver.run(round, operand, self._holders.supply)
             times = (began, driver.engine.now())
-            result = np.full((self.shape[0], *operand.shape[1:]), np.nan, self.dtype)
+            result = np.full((self.shape[0], *operand.shape[1:]), np.nan, operand.dtype)
             eta = 1.0
             if driver.engine.capabilities.values:
                 values = Values(decoder)

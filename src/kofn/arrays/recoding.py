@@ -46,5 +46,6 @@ def _recode(X: CodedMatrix, k: int, why: str) -> None:
     driver, recode = X._driver, X._options.recode
     assert recode is not None
     driver.log.append(Record(driver.engine.now(), "tuned", -1, -1, -1, 0, why))
-    X._begin(recode(k))
+    made = recode(k)
+    X._begin(made.double() if X._doubled and made.double is not None else made)
     X._planner.tuned = (why,)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Inaccurate
+import numpy as np
+
 from ..exchange import Exchange
 from ..interrupts import opened
 from ..model import ProductReport, Record
@@ -106,10 +107,12 @@ def conclude(
     eta: float | None,
     extra: dict[str, Any],
     began: float,
+    dtype: np.dtype[Any],  # of the vector
 ) -> None:
     """Write the report of a run, and refuse a result that is too inaccurate."""
     read, topped_up, repeated = rows
-    bound = None if eta is None else X._bound(X.shape[1], eta, who[1])
+    precision = X._precision(dtype)
+    bound = None if eta is None else X._bound(X.shape[1], eta, who[1], precision)
     ended = X._driver.engine.now()
     X._report = round.report(
         ProductReport,
@@ -124,5 +127,5 @@ def conclude(
         extra=extra,
     )
     X._driver.log.append(Record.result(ended, X._report))
-    if bound is not None and eta is not None and bound > X.tolerance:
-        raise Inaccurate(bound, X.tolerance, eta)
+    if bound is not None and eta is not None:
+        X._refuse(bound, eta, precision)

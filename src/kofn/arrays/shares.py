@@ -26,7 +26,7 @@ from .decode import DataCode, plain
 from .opened import Store, is_store, open_store
 from .rebuild import enough, spoiled_text
 from .scales import ZERO, Exponents, Scales, all_lengths, lengths, scales_at, scales_by
-from .sources import Source, open_source
+from .sources import Recast, Source, open_source
 
 MOST = 64  # shares that are written at a time: each takes a descriptor until it is sent
 
@@ -41,7 +41,8 @@ class Shares:
 
     `share_of(s)` is share s, or a Build of it. `scales`: what rows were divided by before coding.
     `pieces`: reads the blocks, for what is kept to check replies. `longest`: a bound on the lengths
-    of their rows.
+    of their rows. `doubled`: whether shares that are no blocks are in double precision, though the
+    matrix is not; `double` makes such ones of it.
     """
 
     code: DataCode
@@ -53,6 +54,8 @@ class Shares:
     store: str | None = None  # where they lie, as written; workers have their shares from there
     pieces: PiecesOf | None = None
     longest: Callable[[], float] = lambda: math.inf
+    doubled: bool = False
+    double: Callable[[], Shares] | None = None
 
     def __enter__(self) -> None:
         """Until the end, what is made ahead is kept. Where `held`, no interrupt is lost there."""
@@ -67,12 +70,15 @@ class Plain:
 
     Where `room` has memory for them, the `first` ones are written there in one pass over the array;
     of those after them one at a time. Else a share that is a block is no copy, whoever puts it must
-    make one, and two others are made at a time: the array is then read half as often.
+    make one, and two others are made at a time: the array is then read half as often. Shares that
+    are no blocks are of type `coded`.
     """
 
-    def __init__(self, A: NDArray[Any], code: AnyKOfN, room: MakeRoom, first: int) -> None:
+    def __init__(
+        self, A: NDArray[Any], code: AnyKOfN, room: MakeRoom, first: int, coded: np.dtype[Any]
+    ) -> None:
         self._A, self._code, self._rows = A, code, code.block_rows(len(A))
-        self._room, self._first = room, min(first, code.n)
+        self._room, self._first, self._coded = room, min(first, code.n), coded
         self._ahead = dict[int, Any]()
 
     def __call__(self, share: int) -> Any:
@@ -91,23 +97,29 @@ class Plain:
             first = one if block is None else alike.setdefault(block, one)
             if first == one:
                 own.append(one)
-                room = self._room(shape, self._A.dtype)
+                room = self._room(shape, self._dtype(block))
             else:
                 room = rooms[first].twin()
             if room is None:
                 return {}
             rooms[one] = room
-        write_shares(self._code, own, self._A, [rooms[one].fill for one in own])
+        write_shares(self._code, own, self._A, [rooms[one].fill for one in own], self._coded)
         return dict(rooms)
 
     def _in_arrays(self, share: int) -> dict[int, Any]:
-        block, rows = plain(self._code, share), self._rows
+        code, block, rows = self._code, plain(self._code, share), self._rows
         if block is not None and (block + 1) * rows <= len(self._A):
             return {share: self._A[block * rows : (block + 1) * rows]}
         two = range(share, min(share + 2, max(share + 1, self._first)))
-        made = {one: np.empty((rows, self._A.shape[1]), self._A.dtype) for one in two}
-        write_shares(self._code, two, self._A, [partial(_copy, to) for to in made.values()])
+        shape = rows, self._A.shape[1]
+        made = {one: np.empty(shape, self._dtype(plain(code, one))) for one in two}
+        fills = [partial(_copy, to) for to in made.values()]
+        write_shares(code, two, self._A, fills, self._coded)
         return dict(made)
+
+    def _dtype(self, block: int | None) -> np.dtype[Any]:
+        """Of a share that is this block, or none."""
+        return self._coded if block is None else self._A.dtype
 
     def clear(self) -> None:
         """Let go of what was made and not asked for; those who come later ask for one each."""
@@ -127,13 +139,15 @@ def shares_of(
     values: bool = True,
     room: MakeRoom | None = None,
     first: int = 0,
+    doubled: bool = False,
 ) -> Shares:
     """Return the shares of A, its rows divided by `scales`. It is kept, not copied.
 
     A sparse parity share holds the non-zeros of up to k blocks: it is that much denser. Without
     `values` A may be a Blank, and shares are blank: nobody looks at them, and making thousands
     takes long. `room`: makes memory for shares, of which the `first` are asked for at once; whoever
-    is given a share that is an array must copy it, as it may be a view of A.
+    is given a share that is an array must copy it, as it may be a view of A. `doubled`: shares that
+    are no blocks are in double precision.
     """
     sparse = checks.is_sparse(A)
     unscaled = scales is None and not sparse
@@ -145,16 +159,32 @@ def shares_of(
             return blank
         # Sums of huge entries may overflow: products look at what comes out.
         with np.errstate(over="ignore", invalid="ignore"):
-            if unscaled:
+            if unscaled and not doubled:
                 return code.encode_share(share, A)
-            return make_share(A, code, share, scales=scales)
+            return _made(open_source(A), code, share, scales, doubled)
 
     pieces = of_source(open_source(A), code, scales) if values else None
     longest = partial(longest_of, A)
     make: ShareOf = share_of
     if room and values and unscaled and A.dtype.char in "df" and A.flags.c_contiguous:
-        make = Plain(A, code, room, first)
-    return Shares(code, A.shape, dtype, make, sparse, scales, pieces=pieces, longest=longest)
+        make = Plain(A, code, room, first, np.dtype(float) if doubled else dtype)
+    double: Callable[[], Shares] | None = None
+    if values and not doubled and dtype.itemsize < 8:
+        double = partial(shares_of, A, code, scales, room=room, first=first, doubled=True)
+    about = code, A.shape, dtype, make, sparse, scales, None, pieces, longest
+    return Shares(*about, doubled=doubled, double=double)
+
+
+def _made(source: Source, code: AnyKOfN, share: int, scales: Scales | None, doubled: bool) -> Any:
+    """A share of a source; `doubled` is as in shares_of."""
+    if doubled and plain(code, share) is None:
+        source = Recast(source, np.float64)
+    return make_share(source, code, share, scales)
+
+
+def _built(path: str, *about: Any) -> Any:
+    """The same of a file, by whoever can read it."""
+    return _made(open_source(path), *about)
 
 
 def scaled_shares(A: Any, engine: Any, live: int, check_finite: bool, code: AnyKOfN) -> Shares:
@@ -219,14 +249,16 @@ def choose_code(
     return code, live
 
 
-def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) -> Shares:
+def shares_from(
+    data: Store | Source, code: AnyKOfN, check_finite: bool = True, doubled: bool = False
+) -> Shares:
     """Return the shares of a store, or those of a source under a code.
 
     A store's workers load their share, or rebuild it from others if its file is gone or spoiled;
     the files are looked at here first, with a StoreWarning for such. Of a file whose rows
     are cheap to reach, each worker codes its own share (one pass over the file); of others they
     are made here. A source is read once here, for the scales of its rows and for `check_finite`; a
-    store was when it was written.
+    store was when it was written. `doubled`: as in shares_of; a store's shares are as written.
     """
     if isinstance(data, Store):
         spoiled = data.spoiled()  # better said here than by every worker
@@ -251,14 +283,17 @@ def shares_from(data: Store | Source, code: AnyKOfN, check_finite: bool = True) 
 
     def share_of(share: int) -> Any:
         if path is not None:
-            return Build(make_share, (path, code, share, scales))
-        return make_share(source, code, share, scales=scales)
+            return Build(_built, (path, code, share, scales, doubled))
+        return _made(source, code, share, scales, doubled)
 
     pieces, most = of_source(source, code, scales), _longest(places)
+    double = partial(shares_from, data, code, check_finite=False, doubled=True)
     return Shares(
         *(code, source.shape, source.dtype, share_of, source.sparse, scales),
         pieces=pieces,
         longest=lambda: most,
+        doubled=doubled,
+        double=None if doubled or source.dtype.itemsize == 8 else double,
     )
 
 

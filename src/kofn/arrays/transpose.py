@@ -22,9 +22,12 @@ M = TypeVar("M", "CodedMatrix", "Replicated", "CodedRows")
 class Transpose(OnWorkers, Generic[M]):
     """X.T @ z, by a second kind of pass over the same shares or blocks."""
 
+    _product_name = "X.T @ z"
+
     def __init__(self, matrix: M) -> None:
         super().__init__(matrix.dtype, matrix.shape[::-1])
         self._matrix: M = matrix
+        self._driver = matrix._driver
 
     @property
     def T(self) -> M:
@@ -40,10 +43,11 @@ class Transpose(OnWorkers, Generic[M]):
         """What the last product with the matrix, either way, did."""
         return self.T.report
 
-    def _times(self, z: object) -> NDArray[Any]:
-        self.T._driver.check()
-        finite = self.T._check_finite
-        operand = checks.operand(z, self.shape[1], self.dtype, finite, name="X.T @ z")
+    @property
+    def _check_finite(self) -> bool:
+        return self.T._check_finite
+
+    def _multiplied(self, operand: NDArray[Any]) -> NDArray[Any]:
         return self.T._transposed(operand)
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ Runs = Sequence[RowRange]
 SLICE_WORK = 20_000_000
 SENT = 2  # slices in a message: to send one takes the processor from those that multiply
 CACHED = 1 << 17  # numbers that stay in cache while they are used twice
+CONVERTED = 1 << 19  # numbers that are converted at a time
 
 
 def slice_rows(share: Any, width: int) -> int:
@@ -42,9 +43,33 @@ def slices(runs: Runs, step: int) -> Iterator[RowRange]:
 
 
 def times(a: Any, b: Array) -> Any:
-    """a @ b, without a warning of what overflows: the master looks at the result."""
+    """a @ b in the type of b, without a warning of what overflows: the master looks at it."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return a.dot(b)
+        if a.dtype == b.dtype:
+            return a.dot(b)
+        if isinstance(a, np.ndarray) and a.dtype.itemsize < b.dtype.itemsize:
+            return _promoted(a, b)
+        return a.dot(b).astype(b.dtype, copy=False)
+
+
+def _promoted(a: Array, b: Array) -> Array:
+    """The same for a in lower precision: what is converted at a time stays in cache.
+
+    NumPy converts all of a first, which takes several times as long as the product.
+    """
+    turned = a.strides[0] < a.strides[1]  # a transpose: its product is a sum over pieces
+    rows = a.T if turned else a
+    step = max(1, CONVERTED // max(1, rows.shape[1]))
+    buffer = np.empty((min(step, len(rows)), rows.shape[1]), b.dtype)
+    out = np.zeros((len(a), *b.shape[1:]), b.dtype)
+    for first, last in slices(((0, len(rows)),), step):
+        piece = buffer[: last - first]
+        np.copyto(piece, rows[first:last])
+        if turned:
+            out += piece.T.dot(b[first:last])
+        else:
+            out[first:last] = piece.dot(b)
+    return out
 
 
 def count_rows(runs: Runs) -> int:

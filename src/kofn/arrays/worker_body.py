@@ -123,8 +123,7 @@ class _Worker:
             if todo:
                 for a, b in work.slices(todo, self.step):
                     if self.values:
-                        with np.errstate(over="ignore", invalid="ignore"):
-                            ex.pieces(t)[share, a:b] = self._rows(a, b) @ self.w
+                        ex.pieces(t)[share, a:b] = work.times(self._rows(a, b), self.w)
                     self.done.append((a, b))
                     self.read += b - a
                     yield Piece((WORK, t, b - a), None, b - a)

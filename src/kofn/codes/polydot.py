@@ -115,17 +115,21 @@ class PolyDotCode:
         """Columns of a share of a matrix with d columns."""
         return -(-d // self.p)
 
-    def encode_rows(self, share: int, A: NDArray[Any]) -> NDArray[Any]:
-        """Σ_i f_i(u) A_i, (ceil(N / m), ...), for A (N, ...)."""
-        return mix(fourier(self.points[0][share], self.m), A)
+    def encode_rows(self, share: int, A: NDArray[Any], doubled: bool = False) -> NDArray[Any]:
+        """Σ_i f_i(u) A_i, (ceil(N / m), ...), for A (N, ...); `doubled`: as in `mix`."""
+        return mix(fourier(self.points[0][share], self.m), A, doubled)
 
     def encode_columns(self, share: int, A: NDArray[Any]) -> NDArray[Any]:
         """Σ_j g_j(v) A_j, (ceil(d / p), ...), for A (d, ...)."""
         return mix(fourier(self.points[1][share], self.p), A)
 
-    def encode_share(self, share: int, A: NDArray[Any]) -> NDArray[Any]:
-        """Share of A (N, d): (ceil(N / m), ceil(d / p)), C-contiguous. One pass over A."""
-        return np.ascontiguousarray(self.encode_columns(share, self.encode_rows(share, A).T).T)
+    def encode_share(self, share: int, A: NDArray[Any], doubled: bool = False) -> NDArray[Any]:
+        """Share of A (N, d): (ceil(N / m), ceil(d / p)), C-contiguous. One pass over A.
+
+        `doubled`: in double precision where A is float32.
+        """
+        rows = self.encode_rows(share, A, doubled)
+        return np.ascontiguousarray(self.encode_columns(share, rows.T).T)
 
 
 @dataclass(frozen=True)

@@ -207,14 +207,15 @@ def check_code(code: object) -> AnyKOfN:
     return code
 
 
-def mix(g: Floats, A: NDArray[Any]) -> NDArray[Any]:
+def mix(g: Floats, A: NDArray[Any], doubled: bool = False) -> NDArray[Any]:
     """Cut the rows of A in as many blocks as there are coefficients: sum_i g[i] * block_i.
 
-    Blocks have ceil(len(A) / len(g)) rows; beyond the end of A are zeros. float32 stays float32,
-    all else becomes float64; sums are in double precision. A plain block is copied.
+    Blocks have ceil(len(A) / len(g)) rows; beyond the end of A are zeros. float32 stays float32
+    unless `doubled`, all else becomes float64; sums are in double precision. A plain block is
+    copied.
     """
     B = -(-len(A) // len(g))
-    kind = np.float32 if A.dtype == np.float32 else np.float64
+    kind = np.float32 if A.dtype == np.float32 and not doubled else np.float64
     out: NDArray[Any] = np.empty((B, *A.shape[1:]), kind)
     if B == 0:
         return out

@@ -48,7 +48,7 @@ class Shifted:
 
     def __matmul__(self, W: Array) -> Array:
         # In one piece: the columns of what LAPACK returns are not.
-        W = np.ascontiguousarray(W)
+        W = np.ascontiguousarray(W, self.X.dtype)
         if self.turned:
             return np.asarray((self.X.T @ W) - np.outer(self.mean, W.sum(axis=0)))
         return np.asarray((self.X @ W) - self.mean @ W)
@@ -230,7 +230,7 @@ def _mean(X: Any, matrix: Encoded) -> Array:
     if scipy.sparse.issparse(X):
         return np.asarray(mean_variance_axis(X, axis=0)[0])
     rows = int(X.shape[0])
-    return np.asarray(matrix.T @ np.ones(rows)) / rows
+    return np.asarray(matrix.T @ np.ones(rows, matrix.dtype)) / rows
 
 
 def _squares(X: Any, matrix: Encoded, mean: Array) -> float:
@@ -248,6 +248,6 @@ def _squares(X: Any, matrix: Encoded, mean: Array) -> float:
         return total
     step = max(1, AT_ONCE // rows)
     for first in range(0, columns, step):
-        some = np.eye(columns, min(step, columns - first), -first)
+        some = np.eye(columns, min(step, columns - first), -first, matrix.dtype)
         total += float(np.square(np.asarray(matrix @ some) - mean[first : first + step]).sum())
     return total

@@ -265,8 +265,13 @@ class LinearObjective:
 
 
 def product(matrix: Any, B: Floats) -> Floats:
-    """A product with B (d, m), m > 0. One column travels and multiplies best as a vector."""
-    result = matrix @ (B[:, 0].copy() if B.shape[1] == 1 else np.ascontiguousarray(B))
+    """A product with B (d, m), m > 0, rounded to float32 beside a matrix of float32.
+
+    One column travels and multiplies best as a vector.
+    """
+    operand = B[:, 0] if B.shape[1] == 1 else B
+    dtype = np.result_type(getattr(matrix, "dtype", B.dtype), np.float32)
+    result = matrix @ np.array(operand, dtype, order="C")
     return np.asarray(result, dtype=np.float64).reshape(-1, B.shape[1])
 
 

@@ -99,11 +99,12 @@ class Layout:
         """Return windows that cover every row by exactly threshold + margin shares.
 
         Where fewer shares are live, each reads everything. Equal windows are cyclic: the share at
-        position q reads the groups from q on, of n groups that are cut at ⌊j·rows/n⌋.
+        position q reads the groups from q on, of n groups that are cut at ⌊(j·rows + n − span)/n⌋:
+        a single row is read by the first shares, which are blocks in most codes.
         """
         n, span = len(shares), min(self.threshold + self.margin, len(shares))
         if self.fractions is None or span == n:
-            starts = np.arange(n, dtype=np.intp) * rows // max(1, n)
+            starts = (np.arange(n, dtype=np.intp) * rows + n - span) // max(1, n)
             after = np.arange(n, dtype=np.intp) + span
             lengths = starts[after % max(1, n)] + rows * (after // max(1, n)) - starts
         else:
