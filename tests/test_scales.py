@@ -82,6 +82,31 @@ def test_one_row_of_1e20_among_ones() -> None:
         np.testing.assert_allclose(X.T @ np.eye(400)[200], 1.0, rtol=1e-14)
 
 
+@pytest.mark.parametrize("side", ["X @ W", "X.T @ Z"])
+def test_the_bound_holds_where_the_longest_row_of_a_set_is_decoded_worst(side: str) -> None:
+    """One row set of 70 rows: its error may be all in the one row that counts."""
+    n, k, rng = 100, 70, np.random.default_rng(0)
+    with kofn.connect(VirtualEngine(n)) as cluster:
+        for worker in rng.permutation(n)[: n - k - 1].tolist():
+            cluster.lose(worker)
+        A = rng.standard_normal((k, 2))
+        X = cluster.encode(A, k=k)
+        windows = X.windows()
+        asked = tuple(sorted(share for worker, share in X.shares.items() if windows[worker]))
+        lengths = [np.linalg.norm(X.code.row(share)) for share in asked]
+        each = np.linalg.norm(X.code.weights(asked).matrix * lengths, axis=1)
+        A[each.argmax()] *= 1e6
+        X, wide = cluster.encode(A, k=k), A.astype(np.longdouble)
+        B = rng.standard_normal((2 if side == "X @ W" else k, 200))
+        if side == "X @ W":
+            off = np.linalg.norm(X @ B - wide @ B, axis=0)
+            size = np.linalg.norm(A) * np.linalg.norm(B, axis=0)
+        else:
+            off = np.linalg.norm(X.T @ B - wide.T @ B, axis=0)
+            size = np.linalg.norm(A, axis=1) @ np.abs(B)
+        assert (off <= (X.report.error_bound or 0.0) * size).all()
+
+
 @pytest.mark.slow
 @examples(150)
 @given(st.data())

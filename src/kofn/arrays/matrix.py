@@ -371,6 +371,8 @@ class CodedMatrix(Displayed, Reporting):
     ) -> None:
         """Write the report, learn from it, and refuse a result that is too inaccurate."""
         bound = None if eta is None else self._bound(inner, eta, round.shares, precision)
+        hidden = None if eta is None else unseen(round.verifier, eta)
+        hidden = None if hidden is None else hidden * self._uneven
         used, wasted, topped_up = rows
         ended = self._driver.engine.now()
         self._report = round.report(
@@ -385,7 +387,7 @@ class CodedMatrix(Displayed, Reporting):
             restarted=isinstance(round, ElasticRound) and round.cover.repeated_rows > 0,
             eta=eta,
             error_bound=bound,
-            unseen=None if eta is None else unseen(round.verifier, eta),
+            unseen=hidden,
             tuned=self._planner.tuned,
         )
         self._driver.log.append(Record.result(ended, self._report))
@@ -433,4 +435,17 @@ class CodedMatrix(Displayed, Reporting):
         """Bound on the relative error of products of this inner dimension, decoded with such η."""
         least = error_bound(inner, precision, eta)
         rounding = round_off(self.dtype) * math.sqrt(self.updates) if self.updates else 0.0
-        return self._drift.widened(least, max(1.0, eta), rounding, self.code.k, shares)
+        bound = self._drift.widened(least, max(1.0, eta), rounding, self.code.k, shares)
+        return bound * self._uneven
+
+    @property
+    def _uneven(self) -> float:
+        """What errors of a row set may be larger by, relative to its length, where it is scaled.
+
+        Scaled rows have about one length, and those of m rows together are √m long. Their error may
+        be all in the row that was the largest. That is half of its power of two long, at least, and
+        as long as the row set, if the others are small.
+        """
+        if self._scales is None:
+            return 1.0
+        return 2.0 * math.sqrt(-(-self.shape[0] // self._rows))
