@@ -200,7 +200,7 @@ class Cluster(Displayed):
         spread of the round's replies, or at so many times the time of half of them, or never
         (None). loads: "measured" gives fast workers more rows, "equal" not; "still" neither, and
         rows stay with their readers when others leave. tolerance: Inaccurate is raised beyond it
-        (default: 1e-6, with the rounding of float32 1e-2). check_finite: refuse NaN, infinity. verify:
+        (default: 1e-6, in float32 1e-2). check_finite: refuse NaN and infinity. verify:
         find wrong replies: "probe" by secret sums of A, "parity" by `margin` more (docs/verify.md).
 
         Cost: every share is one pass over A; each worker keeps ceil(N / k) rows.
