@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn.decomposition
 import sklearn.kernel_ridge
 import sklearn.linear_model
 import sklearn.svm
@@ -41,6 +42,8 @@ THEIRS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         (np.abs(NUMBERS[0]), NUMBERS[1]),
         {},
     ),
+    "PCA": (sklearn.decomposition.PCA, NUMBERS, {}),
+    "TruncatedSVD": (sklearn.decomposition.TruncatedSVD, NUMBERS, {}),
     "LinearSVC": (sklearn.svm.LinearSVC, LABELS, {"tol": 1e-9, "max_iter": 100_000}),
 }
 
@@ -60,13 +63,17 @@ def option(parameter: str) -> dict[str, Any]:
     return dict(eval(f"dict({parameter})", {"np": np, "dict": dict}))
 
 
+def said_of(model: Any, X: NDArray[Any]) -> NDArray[Any]:
+    """What a fitted model says of rows."""
+    methods = ("decision_function", "predict", "transform")
+    return np.asarray(next(getattr(model, m) for m in methods if hasattr(model, m))(X))
+
+
 def fitted(name: str, **options: Any) -> NDArray[Any]:
     """What kofn's class says of the rows that it was fitted to, to the last digits."""
     model = getattr(learn, name)(cluster="virtual", **{"tol": 1e-10, **options})
     data = THEIRS[name][1]
-    model.fit(*data)
-    said = getattr(model, "decision_function", model.predict)
-    return np.asarray(said(data[0]))
+    return said_of(model.fit(*data), data[0])
 
 
 @pytest.mark.parametrize(("name", "parameter", "happens"), rows())
@@ -90,7 +97,7 @@ def test_each_row_of_the_table_is_so(name: str, parameter: str, happens: str) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what scikit-learn will drop, and of "sag" at 1e-12
         model = kind(**theirs).fit(*data)
-    said = getattr(model, "decision_function", model.predict)(data[0])
+    said = said_of(model, data[0])
     # liblinear and sag stop at 1e-9 of their own measures of what is left.
     np.testing.assert_allclose(ours, said, atol=1e-5 * np.abs(said).max())
 
@@ -107,6 +114,6 @@ def test_scikit_learns_defaults_are_taken_as_they_are(name: str) -> None:
     options = kind().get_params()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        said = kind(**{**options, **THEIRS[name][2]}).fit(*data).predict(data[0])
-    ours = getattr(learn, name)(cluster="virtual", **options).fit(*data).predict(data[0])
+        said = said_of(kind(**{**options, **THEIRS[name][2]}).fit(*data), data[0])
+    ours = said_of(getattr(learn, name)(cluster="virtual", **options).fit(*data), data[0])
     np.testing.assert_allclose(ours, said, atol=1e-5 * np.abs(said).max())

@@ -30,6 +30,7 @@ RULES: dict[str, Callable[[float], bool]] = {
     "> 0": lambda value: value > 0,
     "> 1": lambda value: value > 1,
     "in [0, 1)": lambda value: 0 <= value < 1,
+    "in (0, 1)": lambda value: 0 < value < 1,
     "in (0, 1]": lambda value: 0 < value <= 1,
     "in [0, 1]": lambda value: 0 <= value <= 1,
 }

@@ -70,6 +70,12 @@ class CodedEstimator(OnCluster, BaseEstimator):
         """Workers that there may be, where that is not how many there are."""
         return self.workers if isinstance(self.cluster, Cluster) else None
 
+    @property
+    def _workers_given(self) -> bool:
+        """Whether workers were given: an open cluster, or how many to start."""
+        by_name = isinstance(self.cluster, str)
+        return not by_name or self.workers is not None or self.k is not None
+
     @contextmanager
     def _placed(self, X: Any, kind: str) -> Iterator[Any]:
         """The data on workers, on a cluster that is open for as long as it takes.

@@ -216,12 +216,6 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         self.solver_ = "coded-gradient" if self._gradients is not None else str(self.solver)
         return self
 
-    @property
-    def _workers_given(self) -> bool:
-        """Whether workers were given: an open cluster, or how many to start."""
-        by_name = isinstance(self.cluster, str)
-        return not by_name or self.workers is not None or self.k is not None
-
     def _is_flat(self, y: NDArray[Any]) -> bool:
         """Whether coef_ is (d,): also for y (N, 1), as in scikit-learn's Ridge."""
         return y.ndim == 1 or y.shape[1] == 1

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from ..arrays import CodedMatrix, CodedTranspose
 from ..arrays.baselines import Replicated
 from ..arrays.shares import resolve_source
@@ -27,12 +25,12 @@ KINDS = ("coded", *BASELINES)
 
 @dataclass(eq=False)
 class Here:
-    """An array in this process, and what puts it on workers if one pass over it is not enough.
+    """A matrix in this process, and what puts it on workers if one pass over it is not enough.
 
     To send it takes as long as that pass. The report is of the pass: no worker read a row.
     """
 
-    rows: NDArray[Any]
+    rows: Any
     placed: Callable[[], Encoded]
     seconds: float = 0.0
 
@@ -55,7 +53,7 @@ class Here:
             eta=1.0,
             error_bound=None,
             rows_read={},
-            rows_used=len(self.rows),
+            rows_used=self.shape[0],
             extra={"where": "here"},
         )
 

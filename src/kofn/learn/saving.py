@@ -192,7 +192,7 @@ def _check(model: Any) -> None:
     elif isinstance(model, PCA | TruncatedSVD):
         arrays = [model.components_, model.singular_values_, model.explained_variance_]
         count = len(model.components_)
-        expected, right = [(count, features), (count,), (count,)], count > 0
+        expected, right = [(count, features), (count,), (count,)], True
         if isinstance(model, PCA):
             arrays, expected = [*arrays, model.mean_], [*expected, (features,)]
     elif isinstance(model, KernelRidge):

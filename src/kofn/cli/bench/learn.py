@@ -29,8 +29,8 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "LinearSVC": (LinearSVC, sklearn.svm.LinearSVC, {"dual": False, **TIGHT}),
     "PCA": (
         partial(PCA, **TEN),
-        partial(sklearn.decomposition.PCA, svd_solver="randomized", **TEN),
-        {},
+        partial(sklearn.decomposition.PCA, **TEN),
+        {"svd_solver": "full"},
     ),
 }
 
