@@ -425,8 +425,9 @@ def test_least_squares_tell_the_rank_and_the_singular_values(weight: Any) -> Non
         # What rounding of the largest one leaves of each; more where scikit-learn's X is centred.
         within = 100 * np.finfo(float).eps * known.singular_[0]
         np.testing.assert_allclose(model.singular_, known.singular_, atol=within)
-    model.fit(scipy.sparse.csr_array(X), Y)
-    assert not hasattr(model, "rank_")
+    for other in (model, clone(model).fit(X, Y).set_params(solver="lbfgs")):
+        other.fit(scipy.sparse.csr_array(X) if other is model else X, Y)
+        assert not hasattr(other, "rank_")
 
 
 def test_a_penalised_intercept_is_the_weight_of_a_column() -> None:

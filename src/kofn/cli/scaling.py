@@ -56,6 +56,4 @@ class Columns:
             return
         model.coef_ = model.coef_ / self.deviation
         if self.mean.any():
-            shift = model.coef_ @ self.mean
-            before = model.intercept_
-            model.intercept_ = float(before - shift) if np.ndim(shift) == 0 else before - shift
+            model.intercept_ = model.intercept_ - model.coef_ @ self.mean

@@ -80,7 +80,8 @@ class CodedEstimator(OnCluster, BaseEstimator):
     def _placed(self, X: Any, kind: str) -> Iterator[Any]:
         """The data on workers, on a cluster that is open for as long as it takes.
 
-        Of kind "here" they stay here, and no cluster is opened until they are needed there.
+        Of kind "here" they stay here, and no cluster is opened until they are needed
+        there.
         """
         with ONE_THREAD, ExitStack() as stack:
 

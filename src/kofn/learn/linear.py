@@ -147,20 +147,21 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
 
     alpha: one number, or one for each target.
 
-    solver: "cg" (conjugate gradients on the normal equations, the default), "gd" (batch gradient
-    descent with line search, as in Yang et al., 2019) or "lbfgs". Every iteration is
-    one product with X and one with X.T, for all targets; `n_iter_` counts them. Or
-    "coded-gradient", or a CodedGradient: coded sums of gradients over parts of the rows, exact or
-    approximate. scikit-learn's names ("auto", "svd", "sag", …) have the same optimum and run as
-    "cg". `solver_` is the name that was given.
+    solver: "cg" (conjugate gradients on the normal equations, the default), "gd" (batch
+    gradient descent with line search, as in Yang et al., 2019) or "lbfgs". Every
+    iteration is one product with X and one with X.T, for all targets; `n_iter_` counts
+    them. Or "coded-gradient", or a CodedGradient: coded sums of gradients over parts of
+    the rows, exact or approximate. scikit-learn's names ("auto", "svd", "sag", …) have
+    the same optimum and run as "cg". `solver_` is the name that was given.
 
-    Other parameters of scikit-learn are taken where the result is the same, and refused where it
-    would be another: docs/learn.md has the table. `coef_` and predictions are float32 if X is.
+    Other parameters of scikit-learn are taken where the result is the same, and refused
+    where it would be another: docs/learn.md has the table. `coef_` and predictions are
+    float32 if X is.
 
-    With up to 256 columns "cg" forms the normal equations in one pass, where that is exact enough:
-    the workers that were given (an open cluster, or workers= or k=) make it, and `where_` is
-    "workers". If none were, this process makes the pass over an array, because starting workers and
-    sending it takes longer; `where_` is "here".
+    With up to 256 columns "cg" forms the normal equations in one pass, where that is
+    exact enough: the workers that were given (an open cluster, or workers= or k=) make
+    it, and `where_` is "workers". If none were, this process makes the pass over an
+    array, because starting workers and sending it takes longer; `where_` is "here".
 
     tol: relative to the gradient at w = 0 (for coded sums of gradients: the largest entry of the
     gradient itself, or as far as rounding lets it fall).
@@ -205,11 +206,13 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             here = few and self.products == "coded" and not self._workers_given
             with self._placed(X, "here" if here else self.products) as matrix:
                 saves = self._saves(checkpoint, X, matrix, targets, weight)
-                W, b = self._normal_equations(X, matrix, targets, weight, alpha, saves)
+                W, b, equations = self._normal_equations(X, matrix, targets, weight, alpha, saves)
+            self._note(equations, X, weight)  # with all threads of this process again
         else:
             problem = Problem(X, targets, weight, squared, 1.0, alpha, self.fit_intercept)
             W, b = self._minimise(problem, self.tol, checkpoint)
             self.where_ = "workers"
+            self._note(None, X, weight)
         W, b = W.astype(self._precision(X)), b.astype(self._precision(X))
         self.coef_ = W[:, 0] if self._is_flat(y) else W.T
         self.intercept_ = (b[0] if np.ndim(y) == 1 else b) if self.fit_intercept else 0.0
@@ -272,7 +275,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
         weight: Floats,
         alpha: Floats,
         saves: Saves,
-    ) -> tuple[Floats, Floats]:
+    ) -> tuple[Floats, Floats, Normal]:
         """Solve (Xcᵀ D Xc + alpha) W = Xcᵀ D yc, X and y centred."""
         shift = np.zeros(y.shape[1])
         if self.fit_intercept:
@@ -297,19 +300,18 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             self._not_converged()
         self.n_iter_ = self._counted(iterations, y.shape[1])
         self.where_ = "here" if isinstance(equations.data, Here) else "workers"
-        self._note(equations, given, weight)
-        return W, shift - mean @ W
+        return W, shift - mean @ W, equations
 
-    def _note(self, equations: Normal, given: Any, weight: Floats) -> None:
-        """Keep what else the normal equations tell."""
+    def _note(self, equations: Normal | None, given: Any, weight: Floats) -> None:
+        """Keep what else the normal equations tell, if they were formed."""
 
 
 @dataclass(repr=False, eq=False)
 class LinearRegression(Ridge):
     """Ordinary least squares: Ridge without a penalty.
 
-    `singular_` and `rank_` are those of the centred X: of an array with up to 256 columns, and of
-    what is on workers if they formed XᵀX.
+    `singular_` and `rank_` are those of the centred X: of an array with up to 256
+    columns, and of what is on workers if they formed XᵀX.
     """
 
     alpha: float = field(default=0.0, init=False)
@@ -322,9 +324,11 @@ class LinearRegression(Ridge):
     def _is_flat(self, y: NDArray[Any]) -> bool:
         return y.ndim == 1
 
-    def _note(self, equations: Normal, given: Any, weight: Floats) -> None:
+    def _note(self, equations: Normal | None, given: Any, weight: Floats) -> None:
         for name in ("rank_", "singular_"):
             self.__dict__.pop(name, None)
+        if equations is None:
+            return
         singular = singular_values(equations, given, weight)
         if singular is not None:
             smallest = singular[0] * max(given.shape) * np.finfo(given.dtype).eps
@@ -362,7 +366,7 @@ class _LinearClassifier(ClassifierMixin, _Linear):
 
     @property
     def _like_a_weight(self) -> bool:
-        """Whether the intercept is penalised, as the weight of a column of intercept_scaling."""
+        """Whether the intercept is penalized, as the weight of a column of intercept_scaling."""
         return self.hinge and self.fit_intercept
 
     def _strengths(self) -> tuple[float, float]:
@@ -467,11 +471,11 @@ class LogisticRegression(_LinearClassifier):
     largest entry of the gradient of the mean loss, as in scikit-learn (whose default is 1e-4). See
     Ridge for the rest.
 
-    penalty: "l2", or None for none, as C=inf. class_weight: "balanced", or a dict with the weight
-    of each class. warm_start: begin where the last fit ended. scikit-learn's solvers have the same
-    optimum: "newton-cholesky" runs as "newton-cg", "sag" and "saga" as "lbfgs". "liblinear" has
-    another and is taken for two classes: the intercept is penalised, as the weight of a column of
-    `intercept_scaling`.
+    penalty: "l2", or None for none, as C=inf. class_weight: "balanced", or a dict with
+    the weight of each class. warm_start: begin where the last fit ended. scikit-learn's
+    solvers have the same optimum: "newton-cholesky" runs as "newton-cg", "sag" and
+    "saga" as "lbfgs". "liblinear" has another and is taken for two classes: the
+    intercept is penalized, as the weight of a column of `intercept_scaling`.
     """
 
     _: KW_ONLY
@@ -481,7 +485,7 @@ class LogisticRegression(_LinearClassifier):
     n_jobs: int | None = None
     same_optimum: ClassVar[Mapping[str, str]] = {
         "newton-cholesky": "newton-cg",
-        "liblinear": "newton-cg",  # whose intercept is penalised; see _like_a_weight
+        "liblinear": "newton-cg",  # whose intercept is penalized; see _like_a_weight
         "sag": "lbfgs",
         "saga": "lbfgs",
     }
@@ -541,11 +545,12 @@ class LogisticRegression(_LinearClassifier):
 class LinearSVC(_LinearClassifier):
     """Linear support vector machine with the squared hinge loss: ½‖w‖² + C · Σ max(0, 1 − y f)².
 
-    The primal problem, one against the rest beyond two classes; the intercept is penalised, as the
-    weight of a column of `intercept_scaling`, as in scikit-learn's LinearSVC. `coef_` is float64,
-    as there. solver: "newton-cg" (the default, to the last digits), "lbfgs",
-    "gd" or "coded-gradient". tol: the largest entry of the gradient. See LogisticRegression for
-    class_weight and warm_start, Ridge for the rest.
+    The primal problem, one against the rest beyond two classes; the intercept is
+    penalized, as the weight of a column of `intercept_scaling`, as in scikit-learn's
+    LinearSVC. `coef_` is float64, as there. solver: "newton-cg" (the default, to the
+    last digits), "lbfgs", "gd" or "coded-gradient". tol: the largest entry of the
+    gradient. See LogisticRegression for class_weight and warm_start, Ridge for the
+    rest.
     """
 
     _: KW_ONLY

@@ -29,8 +29,8 @@ SURE = 1e-5  # the least eigenvalue, of columns of length 1: rounding counts 1e5
 class Normal:
     """(Xcᵀ D Xc + alpha) W = B: the mean of the columns, B (d, t), what multiplies W; its inverse.
 
-    `M`: a preconditioner, about the inverse, if anything is known of it. `squares`: Xcᵀ D Xc, where
-    it was formed and is exact enough to solve with.
+    `M`: a preconditioner, about the inverse, if anything is known of it. `squares`: Xcᵀ
+    D Xc, where it was formed and is exact enough to solve with.
     """
 
     mean: Floats
@@ -46,10 +46,10 @@ def normal(
 ) -> Normal:
     """The normal equations of X (N, d), which may be `given` on workers; left (N, t): D · targets.
 
-    alpha (t,): the penalty of each target. One pass forms Xᵀ D X: this process makes it for data
-    that are here, the workers for many rows with few columns. Where rows are missing in it, or it
-    would be inexact, it only serves as an approximate inverse, and X goes to the workers if it is
-    not there.
+    alpha (t,): the penalty of each target. One pass forms Xᵀ D X: this process makes it
+    for data that are here, the workers for many rows with few columns. Where rows are
+    missing in it, or it would be inexact, it only serves as an approximate inverse, and
+    X goes to the workers if it is not there.
     """
     (rows, d), t, total = X.shape, left.shape[1], float(weight.sum())
     U, shift, M = np.hstack([left, weight]), np.zeros(d), None
@@ -156,8 +156,9 @@ def _inverses(H: Floats, alpha: Floats) -> Linear:
 def singular_values(normal: Normal, given: Any, weight: Floats) -> Floats | None:
     """Those of √D Xc, largest first; None where they would take a pass through the workers.
 
-    From Xcᵀ D Xc where it is exact enough: the triangle of Cholesky's has them as exactly as the
-    rows. Else of the rows, if they are in this process and have few columns.
+    From Xcᵀ D Xc where it is exact enough: the triangle of Cholesky's has them as
+    exactly as the rows. Else of the rows, if they are in this process and have few
+    columns.
     """
     if normal.squares is not None:
         triangle = scipy.linalg.cholesky(normal.squares, check_finite=False)
