@@ -402,6 +402,7 @@ def test_a_file_system_that_takes_no_file() -> None:
 def test_the_benchmark_compares_with_scikit_learn() -> None:
     result = bench_learn.run(400, 12, workers=2, times=1)
     assert set(result["models"]) == {"Ridge", "LogisticRegression", "LinearSVC", "PCA"}
+    assert result["models"]["Ridge"]["of_which_coding_seconds"] == 0.0  # without workers
     for row in result["models"].values():
         assert row["our_error"] < 1e-4  # what was fast was also right
         assert row["their_error"] < 1e-2
