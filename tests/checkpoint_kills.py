@@ -129,7 +129,7 @@ class Child:
             self.process = None
         else:
             if engine == "mpi":
-                from test_engine_mpi import start_ranks
+                from ranks import start_ranks
 
                 self.process = start_ranks(WORKERS + 1, command, stderr=None)
             else:

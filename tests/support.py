@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
+from waiting import command_line as command_line
+from waiting import over_the_network as over_the_network
+from waiting import until as until
 
 import kofn
 from kofn.reproduce.inventory import Paper, lines
@@ -82,32 +83,10 @@ class Gently:
 gently = Gently()
 
 
-def until(done: Callable[[], object], what: str, seconds: float = 120.0) -> None:
-    """Wait until `done`, which is asked every few milliseconds; fail after so many seconds."""
-    limit = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < limit, f"waited {seconds:g} s for {what}"
-        time.sleep(0.005)
-
-
 def driver_of(cluster: kofn.Cluster) -> RoundDriver:
     """What a cluster's rounds go through. A Cluster has no public call that lets time pass between
     rounds, that waits for one event, or that says who owes what; only tests need them."""
     return cluster._driver
-
-
-def command_line(pid: int) -> bytes:
-    """What a process was started by; nothing if it is gone, also while this is read."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
-def over_the_network() -> int:
-    """Bytes that went over the network of the host that this runs on (see hosts.py), both ways."""
-    (line,) = [line for line in Path("/proc/net/dev").read_text().splitlines() if "eth0:" in line]
-    words = line.split(":")[1].split()
-    return int(words[0]) + int(words[8])
 
 
 def unresolved(paper: Paper, results: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import ENGINES, driver_of, examples, until
+from support import ENGINES, driver_of, examples
 
 import kofn
 from kofn.engines.local import LocalEngine
@@ -399,39 +399,3 @@ def test_a_tolerance_that_cannot_be_met_raises_instead_of_returning_noise(
     X = cluster.encode(np.ones((12, 4)), k=3, tolerance=1e-18)
     with pytest.raises(kofn.Inaccurate, match="larger tolerance"):
         X @ np.ones(4)
-
-
-@pytest.mark.engine
-def test_a_frozen_worker_does_not_block_a_round_that_others_can_finish() -> None:
-    engine = Faults().freeze(worker=1, round=2, rounds=6).on(LocalEngine(4))
-    with kofn.connect(engine) as cluster:
-        A = np.random.default_rng(9).standard_normal((400, 8))
-        X = cluster.encode(A, k=2)
-        reports = []
-        for _ in range(8):
-            np.testing.assert_allclose(X @ np.ones(8), A @ np.ones(8), rtol=1e-12)
-            reports.append(X.report)
-        assert 1 in reports[1].late  # waited for once,
-        assert all(1 not in r.live for r in reports[2:7])  # then left out
-
-        def again() -> bool:
-            X @ np.ones(8)
-            return 1 in X.report.live and not X.report.late
-
-        until(again, "the end of a round with all of them")  # when continued it takes part again
-        assert X.report.rows_read[1] == 100
-        assert cluster.workers == (0, 1, 2, 3)
-
-
-@pytest.mark.engine
-def test_a_frozen_worker_is_lost_after_the_limit_the_user_sets() -> None:
-    engine = Faults().freeze(worker=1, round=2, rounds=1000).on(LocalEngine(3))
-    with kofn.connect(engine, lost_after=5.0) as cluster:
-        A = np.random.default_rng(9).standard_normal((400, 8))
-        X = cluster.encode(A, k=3)  # all three are needed
-        X @ np.ones(8)
-        with pytest.raises(kofn.TooFewWorkers, match="1 missing"):
-            X @ np.ones(8)
-        assert cluster.workers == (0, 2)
-        cluster.join()
-        np.testing.assert_allclose(X @ np.ones(8), A @ np.ones(8), rtol=1e-12)

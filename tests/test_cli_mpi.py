@@ -16,7 +16,7 @@ pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 
 from hosts import Hosts
 from mpi_hosts import MPIHosts
-from test_engine_mpi import NEEDED, finish, start_ranks
+from ranks import NEEDED, finish, start_ranks
 from test_reproduce_svm import made_up
 
 KOFN = str(Path(sys.executable).parent / "kofn")

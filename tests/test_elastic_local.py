@@ -7,7 +7,6 @@ import signal
 
 import numpy as np
 import pytest
-from support import until
 
 import kofn
 from kofn.engines.local import LocalEngine
@@ -35,37 +34,6 @@ def check(
     assert np.linalg.norm(y - exact) <= report.error_bound * np.linalg.norm(exact)
     assert not report.restarted
     return report
-
-
-def test_ten_of_twenty_killed_in_flight_then_five_join(
-    A: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-) -> None:
-    victims = [3, 17, 0, 8, 12, 5, 19, 1, 10, 6]
-    faults = Faults()
-    for i, victim in enumerate(victims):
-        # Slow in its last round, so that the kill surely falls into work in flight.
-        round = 2 * i + 2
-        faults = faults.slow(worker=victim, by=1000.0, round=round).lose(worker=victim, round=round)
-    with kofn.connect(faults.on(LocalEngine(WORKERS)), wait=60.0) as cluster:
-        # late=None: a round that others finish before the kill is noticed would not count it.
-        X = cluster.encode(A, k=THRESHOLD, loads="equal", late=None)
-        reports = [check(X, A) for _ in range(2 * len(victims) + 2)]
-        # Each kill fell into a round in flight, which was counted like any other.
-        assert [r.round for r in reports] == list(range(1, len(reports) + 1))
-        lost = [worker for r in reports for worker in r.lost]
-        assert sorted(lost) == sorted(victims)
-        assert all(len(r.lost) <= 1 for r in reports)
-        assert all(r.rows_topped_up > 0 for r in reports if r.lost)
-        assert set(cluster.workers) == set(range(WORKERS)) - set(victims)
-        assert len(check(X, A).live) == THRESHOLD
-
-        for _ in range(5):
-            cluster.join()
-        until(lambda: len(check(X, A).live) == THRESHOLD + 5, "all five to take part")
-        report = check(X, A)
-        assert not report.late
-        for worker in report.live:  # the newcomers carry their part of the rows
-            assert abs(report.rows_read[worker] - ROWS / 15) <= THRESHOLD
 
 
 def test_the_eleventh_loss_gives_one_clear_error_naming_how_many_are_missing(

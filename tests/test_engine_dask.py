@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from importlib import import_module
 from multiprocessing import resource_tracker
@@ -21,7 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 from doors import doors
-from support import SOAK, until
+from engine_scenarios import COLUMNS, ROWS, check, until_it_takes_part
+from support import until
 from turns import Turn, Turns
 from typer.testing import CliRunner
 
@@ -37,7 +37,6 @@ from kofn.engines.base import Engine
 from kofn.engines.dask import DaskEngine
 from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece
-from kofn.testing import Faults
 from kofn.testing._bodies import echo, measure, toil
 from kofn.testing.engines import EngineChecks, EngineProbe, descendants, gone
 
@@ -65,7 +64,12 @@ def dask(kind: str, *options: str, before: str = "") -> Iterator[subprocess.Pope
             [sys.executable, "-c", code, "--host", "127.0.0.1", "--no-dashboard", *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "DASK_TEMPORARY_DIRECTORY": directory},
+            env={
+                **os.environ,
+                "DASK_TEMPORARY_DIRECTORY": directory,
+                # Dask looks at every thread a hundred times a second, whatever it does.
+                "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+            },
         ) as process,
     ):
         try:
@@ -154,6 +158,7 @@ def turns() -> Iterator[Turns]:
     turns.close()
 
 
+@pytest.mark.long
 class TestSessions(EngineChecks):
     """Sessions on a running cluster: nobody is started or ended there."""
 
@@ -183,15 +188,17 @@ class TestSessions(EngineChecks):
         assert not gone(pid)
 
 
-class TestDaskEngine(EngineChecks):
+class TestDaskEngine:
     """Clusters of our own."""
-
-    kills = 30 * SOAK
 
     @pytest.fixture
     def engine(self, turns: Turns) -> Iterator[Turn]:
         with turns.turn() as turn:
             yield turn
+
+    @pytest.fixture
+    def probe(self, engine: Turn) -> EngineProbe:
+        return EngineProbe(engine, 120)
 
     def test_own_processes_listen_on_loopback_only(self, engine: Turn) -> None:
         launcher = engine.engine._transport.launcher.process.pid
@@ -257,23 +264,6 @@ class TestDaskEngine(EngineChecks):
             probe.wait(Joined, worker=engine.join())
             assert [probe.value(probe.submit(w, echo, 7)) for w in engine.workers] == [(7,)] * 3
 
-    def test_lose_kills_nobody_else(self, probe: EngineProbe, engine: Turn) -> None:
-        """The process is gone, and its number another's, before the engine has heard of it."""
-        victim = engine.workers[0]
-        pid = engine.pid(victim)
-        assert pid is not None
-        with subprocess.Popen(["sleep", "60"]) as bystander:
-            try:
-                os.kill(pid, signal.SIGKILL)
-                until(lambda: gone(pid), "the end of the worker")
-                engine.engine._transport._connections[victim].facts["pid"] = bystander.pid
-                engine.lose(victim)
-                probe.wait(Lost, worker=victim)
-                engine.close()
-                assert bystander.poll() is None
-            finally:
-                bystander.kill()
-
     def test_replies_before_a_death_come_before_the_lost(
         self, probe: EngineProbe, tmp_path: Path
     ) -> None:
@@ -314,70 +304,9 @@ class TestDaskEngine(EngineChecks):
         probe.wait(Lost, worker=worker)
 
 
-# The scenario: six of twelve killed in flight, two join, one of them from outside.
-
-WORKERS, THRESHOLD, ROWS, COLUMNS = 12, 6, 6000, 200
-
-
 @pytest.fixture(scope="module")
 def A() -> Matrix:
     return np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
-
-
-def check(X: kofn.CodedMatrix, A: Matrix) -> kofn.ProductReport:
-    """One product, right to the stated bound, not restarted."""
-    w = np.random.default_rng(time.monotonic_ns()).standard_normal(A.shape[1])
-    y, exact = X @ w, A @ w
-    report = X.report
-    assert report.error_bound is not None
-    assert report.error_bound < 1e-12
-    assert np.linalg.norm(y - exact) <= report.error_bound * np.linalg.norm(exact)
-    assert not report.restarted
-    return report
-
-
-def test_six_of_twelve_killed_in_flight_then_two_join(A: Matrix) -> None:
-    victims = [3, 0, 8, 11, 5, 1]
-    faults = Faults()
-    for i, victim in enumerate(victims):
-        # Slow in its last round, so that the kill surely falls into work in flight.
-        round = 2 * i + 2
-        faults = faults.slow(worker=victim, by=1000.0, round=round).lose(worker=victim, round=round)
-    own = DaskEngine(WORKERS)
-    with kofn.connect(faults.on(own)) as cluster:
-        # Nobody is left out for being late on a busy machine: each victim is asked, and dies.
-        X = cluster.encode(A, k=THRESHOLD, late=None, loads="equal")
-        reports = [check(X, A) for _ in range(2 * len(victims) + 1)]
-        assert sorted(w for r in reports for w in r.lost) == sorted(victims)
-        assert all(len(r.lost) <= 1 for r in reports)
-        assert sum(r.rows_topped_up > 0 for r in reports) >= len(victims)
-        assert set(cluster.workers) == set(range(WORKERS)) - set(victims)
-
-        assert cluster.join() == WORKERS
-        with dask_worker(own.scheduler_address, "--no-nanny", *keys(own)) as process:
-            cluster.wait_for(THRESHOLD + 2, timeout=240)
-            assert own.pid(WORKERS + 1) == process.pid
-            for newcomer in (WORKERS, WORKERS + 1):
-                until_it_takes_part(newcomer, X, A)
-
-
-def test_a_frozen_worker_never_blocks_a_round_and_takes_part_again(A: Matrix) -> None:
-    with kofn.connect("dask", workers=4) as cluster:
-        X = cluster.encode(A, k=2)
-        until_it_takes_part(1, X, A)
-        pid = cluster.engine.pid(1)
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            assert not any(1 in check(X, A).rows_read for _ in range(5))
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        until_it_takes_part(1, X, A)
-        assert cluster.workers == (0, 1, 2, 3)
-
-
-def until_it_takes_part(worker: int, X: kofn.CodedMatrix, A: Matrix) -> None:
-    until(lambda: worker in check(X, A).rows_read, f"worker {worker} to take part")
 
 
 # Clusters that are not ours.
@@ -569,10 +498,16 @@ def test_keep_needs_a_cluster_that_can_be_asked(running: str) -> None:
         kofn.connect("dask", address=running, keep=9)
 
 
-def test_workers_that_cannot_import_kofn_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_is_started_with_the_keys_joins_and_without_kofn_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with DaskEngine(1) as engine:
         probe = EngineProbe(engine, 120)
         address = engine.scheduler_address
+        with dask_worker(address, "--no-nanny", *keys(engine)) as process:
+            probe.wait(Joined, worker=1)
+            assert engine.pid(1) == process.pid
+        probe.wait(Lost, worker=1)
         with dask_worker(address, "--no-nanny", *keys(engine), before=WITHOUT_KOFN):
             with caplog.at_level(logging.WARNING, "kofn"):
                 probe.until(lambda: bool(caplog.records), "the warning")
@@ -639,114 +574,3 @@ def test_an_own_cluster_needs_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kofn.engines.dask.find_spec", lambda package: None)
     with pytest.raises(EngineUnavailable, match=r"needs the package cryptography.*kofn\[dask\]"):
         kofn.connect("dask", workers=2)
-
-
-@pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
-def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
-    with pytest.raises(BadInput, match=">= 1"):
-        DaskEngine(workers)
-
-
-# The end.
-
-
-def run(script: str, tmp_path: Path) -> subprocess.Popen[str]:
-    path = tmp_path / "script.py"
-    path.write_text(script)
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        text=True,
-    )
-
-
-UNGUARDED = """
-import numpy as np
-from kofn.engines.dask import DaskEngine
-from kofn.model import Build, Piece, Task
-
-class Point:
-    def __init__(self, x): self.x = x
-
-def helper(p): return p.x + 1
-
-def body(kept, operand, p, f):
-    yield Piece(p, Point(f(p) + kept["k"] + operand[0]))
-
-engine = DaskEngine(2)
-engine.put(0, "k", Build(lambda: 100))
-engine.broadcast(1, np.ones(5))
-engine.submit(Task(0, 1, 0, body, (Point(3), helper)))
-while True:
-    for e in engine.events(10):
-        if getattr(e, "value", None) is not None:
-            assert type(e.value) is Point, type(e.value)
-            print(e.value.x)
-            raise SystemExit  # and no close: the engine ends with the process
-        assert type(e).__name__ == "Stored", e
-"""
-
-
-def test_a_script_without_guard_and_functions_of_main(tmp_path: Path) -> None:
-    with run(UNGUARDED, tmp_path) as process:
-        out, err = process.communicate(timeout=240)
-    # On a busy machine Dask's own client may run into its time limit when the process ends without
-    # a close, and asyncio says so as its loop is thrown away. That is all it may say.
-    err = err.replace(
-        "Future exception was never retrieved\n"
-        "future: <Future finished exception=TimeoutError('Timeout')>\n"
-        "TimeoutError: Timeout\n",
-        "",
-    )
-    assert (out, err, process.returncode) == ("105.0\n", "", 0)
-    assert [p.name for p in tmp_path.iterdir()] == ["script.py"]
-
-
-DOOMED = """
-import kofn
-from kofn.model import Task
-from kofn.testing._bodies import toil
-from kofn.testing.engines import descendants
-with kofn.connect("dask", workers=3) as cluster:
-    engine = cluster.engine
-    for w in engine.workers:
-        engine.submit(Task(w, 1, w, toil, (10**9,)))
-    print(*descendants(), flush=True)
-    while True:
-        engine.events(60)
-"""
-
-
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
-def test_the_death_of_the_master_leaves_nothing(tmp_path: Path, sign: int) -> None:
-    with run(DOOMED, tmp_path) as process:
-        assert process.stdout is not None
-        pids = [int(p) for p in process.stdout.readline().split()]
-        assert len(pids) == 5  # the launcher, the scheduler and the workers
-        process.send_signal(sign)
-        _, err = process.communicate(timeout=240)
-    assert (sign == signal.SIGKILL) or "KeyboardInterrupt" in err
-    until(lambda: all(gone(p) for p in pids), "the end of the processes")
-    until(lambda: len(list(tmp_path.iterdir())) == 1, "the end of their files")
-
-
-def test_a_forgotten_engine_is_closed() -> None:
-    before = descendants()
-    engine = DaskEngine(1)
-    assert descendants() != before
-    del engine
-    assert descendants() == before
-
-
-def test_the_example(running: str) -> None:
-    for arguments in ([], [running]):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", str(ROOT / "examples" / "dask_cluster.py"), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert (done.stderr, done.returncode) == ("", 0)
-        assert done.stdout.count("product right") == 3 - len(arguments)

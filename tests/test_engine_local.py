@@ -19,19 +19,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import PASS, SOAK, until
-from turns import Turn, Turns
+from support import until
 
 import kofn
 from kofn.engines import _launcher as launching
 from kofn.engines import _wire as wire
 from kofn.engines import memory
-from kofn.engines._processes import Process
 from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
 from kofn.model import Joined, Lost, Piece, Reply, Stored, Task
 from kofn.testing._bodies import echo, measure, steps
-from kofn.testing.engines import EngineChecks, EngineProbe, descendants, gone
+from kofn.testing.engines import EngineProbe, descendants, gone
 from kofn.testing.faults import Faults
 
 pytestmark = pytest.mark.engine
@@ -79,23 +77,6 @@ def dies(kept: Any, operand: Any) -> Iterator[Piece]:
 def large_pieces(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
     for i in range(pieces):
         yield Piece(i, np.full(100_000, float(i)))
-
-
-@pytest.fixture(scope="module")
-def turns() -> Iterator[Turns]:
-    turns = Turns(lambda: LocalEngine(4))
-    yield turns
-    turns.close()
-
-
-class TestLocalEngine(EngineChecks):
-    kills = 200 * SOAK
-    seed = 20 + PASS
-
-    @pytest.fixture
-    def engine(self, turns: Turns) -> Iterator[Turn]:
-        with turns.turn() as turn:
-            yield turn
 
 
 class TestOwnPromises:
@@ -233,22 +214,6 @@ class TestOwnPromises:
             faults = probe.value(probe.submit(engine.workers[0], temporaries))
         assert faults < 10 * PAGES  # four arrays, and what Python itself has; anew each time: 160
 
-    def test_nobody_else_is_killed_who_has_a_workers_number(self, engine: LocalEngine) -> None:
-        with subprocess.Popen(["sleep", "600"]) as other:
-            # As if the number had been given away meanwhile.
-            engine._transport._live[0].process = Process(other.pid, "0")
-            engine.lose(0)
-            engine.close()
-            assert other.poll() is None
-            Process.of(other.pid).kill()
-            assert other.wait() == -signal.SIGKILL
-        Process.of(other.pid).kill()  # gone: no harm
-
-    @pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
-    def test_a_wrong_number_of_workers_is_refused(self, workers: Any) -> None:
-        with pytest.raises(BadInput, match=">= 1"):
-            LocalEngine(workers)
-
     def test_a_put_sent_late_is_whole(self, probe: EngineProbe, engine: LocalEngine) -> None:
         pid = engine.pid(0)
         assert pid is not None
@@ -261,13 +226,6 @@ class TestOwnPromises:
         probe.wait(Stored, key="small199")
         assert len(os.listdir("/proc/self/fd")) < files
         assert len(probe.find(Stored)) == 400
-
-    def test_a_forgotten_engine_is_closed(self) -> None:
-        engine = LocalEngine(1)
-        pid = engine.pid(0)
-        assert pid is not None
-        del engine
-        assert gone(pid)
 
 
 @contextmanager
@@ -286,39 +244,6 @@ def run(script: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()  # what fails must not be waited for
 
 
-UNGUARDED = """
-import numpy as np
-from kofn.engines.local import LocalEngine
-from kofn.model import Build, Piece, Task
-
-class Point:
-    def __init__(self, x): self.x = x
-
-def helper(p): return p.x + 1
-
-def body(kept, operand, p, f):
-    yield Piece(p, Point(f(p) + kept["k"] + operand[0]))
-
-engine = LocalEngine(2)
-engine.put(0, "k", Build(lambda: 100))
-engine.broadcast(1, np.ones(5))
-engine.submit(Task(0, 1, 0, body, (Point(3), helper)))
-while True:
-    for e in engine.events(10):
-        if getattr(e, "value", None) is not None:
-            assert type(e.value) is Point, type(e.value)
-            print(e.value.x)
-            raise SystemExit  # and no close: the engine ends with the process
-        assert type(e).__name__ == "Stored", e
-"""
-
-
-def test_a_script_without_guard_and_functions_of_main(tmp_path: Path) -> None:
-    with run(UNGUARDED, tmp_path) as process:
-        out, err = process.communicate(timeout=240)
-    assert (out, err, process.returncode) == ("105.0\n", "", 0)
-
-
 DOOMED = """
 from kofn.engines.local import LocalEngine
 from kofn.model import Task
@@ -330,17 +255,6 @@ print(engine._transport.launcher.process.pid, *[engine.pid(w) for w in engine.wo
 while True:
     engine.events(60)
 """
-
-
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
-def test_the_death_of_the_master_leaves_no_process(tmp_path: Path, sign: int) -> None:
-    with run(DOOMED, tmp_path) as process:
-        assert process.stdout is not None
-        pids = [int(p) for p in process.stdout.readline().split()]
-        assert len(pids) == 4
-        process.send_signal(sign)
-        process.communicate(timeout=240)
-    until(lambda: all(gone(p) for p in pids), "the end of the processes")
 
 
 @pytest.mark.parametrize("first", ["frozen", "launcher"])

@@ -4,56 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 
+from ranks import ENVIRONMENT, MPIEXEC, NEEDED, finish, mpiexec
 from support import PASS, SOAK, until
 
 import kofn
 from kofn.cli.bench import bare, bare_mpi
 from kofn.cli.bench import engines as bench_engines
 from kofn.engines._mpi_setup import problem
-from kofn.engines.mpi import MPIEngine
 from kofn.errors import BadInput, EngineUnavailable
 from kofn.testing.engines import gone
 
 pytestmark = pytest.mark.engine
 
-HERE = Path(__file__).parent
 PATIENCE = 4  # times as long on a machine that is busy with other tests
-MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
-# What mpiexec needs as root in a container on a machine with fewer cores than ranks.
-NEEDED = {
-    **os.environ,
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
-# And what keeps it quiet about workers that were killed.
-ENVIRONMENT = NEEDED | {
-    "PRTE_MCA_state_base_recoverable": "1",
-    "PRTE_MCA_prte_allowed_exit_without_sync": "1",
-    "PRTE_MCA_prte_report_child_jobs_separately": "1",
-    "PRTE_MCA_prte_execute_quiet": "1",
-}
 
 
 # What goes wrong at connect.
@@ -64,12 +38,6 @@ def test_without_mpiexec_the_remedy_is_told() -> None:
         EngineUnavailable, match=r"mpiexec --with-ft ulfm -n 7 .*connect\('local'\)"
     ):
         kofn.connect("mpi", workers=2)
-
-
-@pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
-def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
-    with pytest.raises(BadInput, match=">= 1"):
-        MPIEngine(workers)
 
 
 def test_an_old_open_mpi_is_refused() -> None:
@@ -88,57 +56,6 @@ def test_an_address_is_refused() -> None:
 
 
 # Under mpiexec.
-
-
-def mpiexec(
-    ranks: int, name: str, *args: str, ft: bool = True, env: dict[str, str] = ENVIRONMENT
-) -> subprocess.Popen[str]:
-    return start_ranks(ranks, [sys.executable, str(HERE / name), *args], ft, env)
-
-
-def start_ranks(
-    ranks: int,
-    command: Sequence[str],
-    ft: bool = True,
-    env: dict[str, str] = ENVIRONMENT,
-    cwd: Path | None = None,
-    stderr: int | None = subprocess.STDOUT,
-) -> subprocess.Popen[str]:
-    """Start ranks.
-
-    In a folder of their own, as Open MPI names its own by the number of its process: one that was
-    killed leaves it behind, and the next with that number would not start.
-    """
-    folder = tempfile.mkdtemp(prefix="kofn-")
-    process = subprocess.Popen(
-        [MPIEXEC, *(["--with-ft", "ulfm"] if ft else []), "-n", str(ranks), *command],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        env=env | {"TMPDIR": folder},
-        cwd=cwd,
-    )
-    weakref.finalize(process, shutil.rmtree, folder, ignore_errors=True)
-    return process
-
-
-def finish(process: subprocess.Popen[str], timeout: float = 240) -> str:
-    """Wait for the end; return what was printed."""
-    try:
-        return process.communicate(timeout=timeout)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        pytest.fail(f"no end within {timeout} s; printed so far: {process.communicate()[0]}")
-    finally:  # also where Ctrl-C ends the test
-        process.kill()
-
-
-@pytest.mark.parametrize("where", ["near", "far"])
-def test_the_engine_checks_pass_under_mpiexec(where: str) -> None:
-    process = mpiexec(5, "mpi_programs/checks.py", *(["far"] if where == "far" else []))
-    out = finish(process, 240 * SOAK)
-    assert process.returncode == 0, out
-    assert re.search(r"^\d+ passed", out, re.MULTILINE), out
 
 
 def test_workers_of_another_machine_are_sent_messages() -> None:
@@ -172,14 +89,16 @@ def test_chaos_is_survived() -> None:
     assert result["kills"] + result["freezes"] + result["interrupts"] > 0
 
 
-def test_six_of_twelve_killed_in_flight_two_join_one_is_frozen() -> None:
-    process = mpiexec(13, "mpi_programs/scenario.py")
-    out = finish(process, 240)
-    assert process.returncode == 0, out
-    assert "every product right" in out
+LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("how", ["raises", "vanishes", "freezes", "joins", "int", "kill", "both"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(pytest.param(how, marks=LONG) for how in ("raises", "vanishes", "freezes", "joins")),
+        *("int", pytest.param("kill", marks=LONG), "both"),
+    ],
+)
 def test_every_end_leaves_no_process_and_no_memory(how: str) -> None:
     process = mpiexec(3, "mpi_programs/ends.py", how)
     assert process.stdout is not None
@@ -276,13 +195,6 @@ def test_what_cannot_work_is_said_once_at_connect(
     assert message in out
     assert out.count("EngineUnavailable") == 1
     assert process.returncode == 0
-
-
-def test_the_example_runs() -> None:
-    process = mpiexec(5, "../examples/mpi_cluster.py")
-    out = finish(process)
-    assert process.returncode == 0, out
-    assert out.count("relative error") == 3, out
 
 
 def test_the_rival_of_kofn_bench_engines_does_the_same_in_every_way() -> None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import runpy
 import shutil
 import signal
 import socket
@@ -16,14 +15,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from doors import doors, family
-from support import PASS, SOAK, until
+from engine_scenarios import COLUMNS, ROWS, check, until_it_takes_part
+from support import until
 from turns import Turn, Turns
 
 pytest.importorskip("ray", reason="kofn[ray] is not installed")
@@ -36,9 +35,8 @@ from kofn.engines._ray_runtime import Machines
 from kofn.engines.ray import RayEngine
 from kofn.errors import BadInput, Closed, EngineUnavailable
 from kofn.model import Joined, Lost, Piece
-from kofn.testing import Faults
 from kofn.testing._bodies import echo, measure
-from kofn.testing.engines import EngineChecks, EngineProbe, descendants, gone
+from kofn.testing.engines import EngineProbe, descendants, gone
 
 pytestmark = [
     pytest.mark.engine,
@@ -49,7 +47,6 @@ pytestmark = [
 
 ROOT = Path(__file__).parent.parent
 Array = np.ndarray[tuple[int, int], np.dtype[np.float64]]
-seeds = count()
 
 
 def total(kept: Any, operand: Any) -> tuple[Piece]:
@@ -65,14 +62,15 @@ def turns() -> Iterator[Turns]:
         turns.close()
 
 
-class TestRayEngine(EngineChecks):
-    kills = 10 * SOAK
-    seed = 20 + PASS
-
+class TestRayEngine:
     @pytest.fixture
     def engine(self, turns: Turns) -> Iterator[Turn]:
         with turns.turn() as turn:
             yield turn
+
+    @pytest.fixture
+    def probe(self, engine: Turn) -> EngineProbe:
+        return EngineProbe(engine, 120)
 
     def test_a_large_operand_is_stored_once_a_small_one_never(
         self, probe: EngineProbe, monkeypatch: pytest.MonkeyPatch
@@ -122,21 +120,6 @@ class TestRayEngine(EngineChecks):
         assert probe.find(Lost, worker=worker)[0].tasks == (task,)
         probe.until(lambda: gone(pid), "the frozen process to end")
 
-    def test_lose_kills_nobody_else(self, probe: EngineProbe, engine: Turn) -> None:
-        """The process is gone, and its number another's, before the engine has heard of it."""
-        victim = engine.workers[0]
-        peer = engine.engine._transport.peers[victim]
-        with subprocess.Popen(["sleep", "60"]) as bystander:
-            try:
-                os.kill(peer.process.pid, signal.SIGKILL)
-                until(lambda: gone(peer.process.pid), "the end of the worker")
-                peer.process = peer.process._replace(pid=bystander.pid)
-                engine.lose(victim)
-                probe.wait(Lost, worker=victim)
-                assert bystander.poll() is None
-            finally:
-                bystander.kill()
-
     def test_nothing_listens_beyond_this_machine(self, engine: Turn) -> None:
         assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
         found = doors(family(os.getpid()))
@@ -146,61 +129,6 @@ class TestRayEngine(EngineChecks):
         paths = [door.where for door in found if door.kind == "unix" and door.where[0] != "@"]
         assert paths
         assert all(path.startswith(folder) for path in paths)  # whom it is for, see below
-
-    def test_the_example_runs(self, probe: EngineProbe, capsys: pytest.CaptureFixture[str]) -> None:
-        runpy.run_path(str(ROOT / "examples" / "ray_cluster.py"), run_name="example")["main"]()
-        out = capsys.readouterr().out.splitlines()
-        assert [line.split(":")[0].strip() for line in out] == [
-            "all",
-            "half of them lost",
-            "one joined",
-        ]
-
-    # Products, on the same Ray.
-
-    def test_six_of_twelve_killed_in_flight_then_two_join(self, turns: Turns, A: Array) -> None:
-        victims = [3, 0, 8, 5, 11, 6]
-        faults = Faults()
-        for i, victim in enumerate(victims):
-            # Slow in its last round, so that the kill surely falls into work in flight.
-            round = 2 * i + 2
-            faults = faults.slow(worker=victim, by=1000.0, round=round)
-            faults = faults.lose(worker=victim, round=round)
-        with kofn.connect(faults.on(RayEngine(12)), wait=60.0) as cluster:
-            # Nobody is left out for being late on a busy machine: each victim is asked, and dies.
-            X = cluster.encode(A, k=6, late=None, loads="equal")
-            reports = [check(X, A) for _ in range(2 * len(victims) + 2)]
-            assert sorted(w for r in reports for w in r.lost) == sorted(victims)
-            assert all(len(r.lost) <= 1 for r in reports)
-            assert sum(r.rows_topped_up > 0 for r in reports) >= len(victims)
-            assert set(cluster.workers) == set(range(12)) - set(victims)
-            for newcomer in [cluster.join() for _ in range(2)]:
-                until_it_takes_part(newcomer, X, A)
-            assert len(cluster.workers) == 8
-
-    def test_a_frozen_worker_blocks_no_product_and_takes_part_again(
-        self, turns: Turns, A: Array
-    ) -> None:
-        with kofn.connect(RayEngine(4)) as cluster:
-            X = cluster.encode(A, k=2)
-            until_it_takes_part(1, X, A)
-            pid = cluster.engine.pid(1)
-            assert pid is not None
-            os.kill(pid, signal.SIGSTOP)
-            try:
-                assert not any(1 in check(X, A).rows_read for _ in range(5))
-            finally:
-                os.kill(pid, signal.SIGCONT)
-            until_it_takes_part(1, X, A)
-            assert cluster.workers == (0, 1, 2, 3)
-
-    def test_a_frozen_worker_is_lost_after_the_limit_that_the_user_sets(
-        self, turns: Turns, A: Array
-    ) -> None:
-        faults = Faults().freeze(worker=0, round=2, rounds=1000)
-        with kofn.connect(faults.on(RayEngine(2)), lost_after=5.0) as cluster:
-            X = cluster.encode(A, k=1)
-            until(lambda: check(X, A) and cluster.workers == (1,), "the loss of the frozen")
 
     def test_a_worker_of_another_version_is_refused(
         self, turns: Turns, monkeypatch: pytest.MonkeyPatch
@@ -223,33 +151,10 @@ class TestRayEngine(EngineChecks):
                 RayEngine(1, address="127.0.0.1:1")
         assert ray.is_initialized()
 
-    def test_a_forgotten_engine_is_closed(self, turns: Turns) -> None:
-        engine = RayEngine(1)
-        pid = engine.pid(0)
-        assert pid is not None
-        del engine
-        assert gone(pid)
-
 
 @pytest.fixture(scope="module")
 def A() -> Array:
-    return np.random.default_rng(0).standard_normal((6_000, 300))
-
-
-def check(X: kofn.CodedMatrix, A: Array) -> kofn.ProductReport:
-    """One product, right to the stated bound, not restarted."""
-    w = np.random.default_rng(next(seeds)).standard_normal(A.shape[1])
-    y, exact = X @ w, A @ w
-    report = X.report
-    assert report.error_bound is not None
-    assert report.error_bound < 1e-12
-    assert np.linalg.norm(y - exact) <= report.error_bound * np.linalg.norm(exact)
-    assert not report.restarted
-    return report
-
-
-def until_it_takes_part(worker: int, X: kofn.CodedMatrix, A: Array) -> None:
-    until(lambda: worker in check(X, A).rows_read, f"worker {worker} to take part")
+    return np.random.default_rng(0).standard_normal((ROWS, COLUMNS))
 
 
 # A cluster that runs already, of several machines.
@@ -493,73 +398,7 @@ def test_a_ray_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
         kofn.connect("ray")
 
 
-@pytest.mark.parametrize("workers", [0, -1, 2.0, "4", True])
-def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
-    with pytest.raises(BadInput, match=">= 1"):
-        RayEngine(workers)
-
-
-# The end of what we started.
-
-
-SCRIPT = """
-import os, sys
-import numpy as np
-from kofn.engines.ray import RayEngine
-from kofn.engines import _ray_runtime
-from kofn.model import Build, Piece, Task
-from kofn.testing._bodies import toil
-
-class Point:
-    def __init__(self, x): self.x = x
-
-def helper(p): return p.x + 1
-
-def body(kept, operand, p, f):
-    os.posix_spawn("/bin/sleep", ["sleep", "300"], {})  # known by its descent alone
-    yield Piece(p, Point(f(p) + kept["k"] + operand[0]))
-
-engine = RayEngine(2, address="local")
-print(_ray_runtime._session.temp, engine.pid(0), engine.pid(1), flush=True)
-engine.put(0, "k", Build(lambda: 100))
-engine.broadcast(1, np.ones(5))
-engine.submit(Task(0, 1, 0, body, (Point(3), helper)))
-while True:
-    for e in engine.events(60):
-        if getattr(e, "task", None) == 0 and e.value is not None:
-            assert type(e.value) is Point, type(e.value)
-            print(e.value.x, flush=True)
-            if sys.argv[1] == "exit":
-                raise SystemExit  # and no close: the engine ends with the process
-            engine.submit(Task(1, 1, 1, toil, (10**9,)))
-"""
-
-
-@pytest.mark.parametrize("how", ["exit", "interrupt", "kill"])
-def test_the_end_of_the_master_leaves_nothing(tmp_path: Path, how: str) -> None:
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT)
-    with subprocess.Popen(
-        [sys.executable, "-W", "error", str(path), how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        temp, *workers = process.stdout.readline().split()
-        assert process.stdout.readline() == "105.0\n"
-        started = {int(p) for p in workers} | (descendants() or set())
-        started -= {process.pid}
-        if how != "exit":
-            process.send_signal(signal.SIGINT if how == "interrupt" else signal.SIGKILL)
-        out, err = process.communicate(timeout=240)
-    assert out == ""
-    if how == "interrupt":
-        assert err.rstrip().endswith("KeyboardInterrupt")
-    else:
-        assert err == ""
-    until(lambda: all(gone(p) for p in started), "the end of the processes")
-    until(lambda: not Path(temp).exists(), "the end of their files")
+# The end.
 
 
 HEADLESS = """

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from support import PASS, SOAK, driver_of
+from support import driver_of
 
 import kofn
 from kofn.delays import Delays, Exponential, PerUnit, Scaled, Spot
-from kofn.engines.base import Engine
 from kofn.engines.virtual import VirtualEngine
 from kofn.exchange import TASK
 from kofn.model import Failed, Lost, Stored, Task
-from kofn.testing import EngineChecks
-
-
-class TestVirtualEngine(EngineChecks):
-    kills = 200 * SOAK
-    seed = 20 + PASS
-
-    @pytest.fixture
-    def engine(self) -> Iterator[Engine]:
-        with VirtualEngine(4) as engine:
-            yield engine
 
 
 def log_of(seed: int, compute: bool) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable
 from itertools import pairwise
 from math import inf
 from typing import Any, ClassVar
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kills import KILLS, WORKERS, ten_kills
 from support import driver_of, examples, until
 
 import kofn
@@ -23,7 +21,6 @@ from kofn.delays import Announced, Change, PerUnit, Script
 from kofn.delays.traces import Event as SpotEvent
 from kofn.delays.traces import SpotTrace
 from kofn.engines.base import Capabilities, Engine, Wrapped
-from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.errors import BadInput, CannotDo, EngineUnavailable
 from kofn.model import Event, Joined, Leaving, Lost, Record
@@ -435,41 +432,6 @@ def test_without_keep_nobody_is_ordered() -> None:
 
 
 # Real kills.
-
-
-def local() -> Engine:
-    return LocalEngine(WORKERS)
-
-
-def dask() -> Engine:
-    pytest.importorskip("distributed", reason="kofn[dask] is not installed")
-    from kofn.engines.dask import DaskEngine
-
-    return DaskEngine(WORKERS)
-
-
-def ray() -> Engine:
-    pytest.importorskip("ray", reason="kofn[ray] is not installed")
-    from kofn.engines.ray import RayEngine
-
-    return RayEngine(WORKERS, address="local")
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("start", [local, dask, ray])
-def test_ten_kills_in_a_row_end_with_six_workers(start: Callable[[], Engine]) -> None:
-    with ten_kills(start()) as cluster:
-        assert len(cluster.workers) == WORKERS
-        assert max(cluster.workers) == WORKERS + KILLS - 1
-
-
-@pytest.mark.engine
-def test_ten_kills_in_a_row_end_with_six_workers_on_mpi() -> None:
-    pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
-    from test_engine_mpi import finish, mpiexec
-
-    process = mpiexec(WORKERS + 1, "kills.py")
-    assert "six workers again" in finish(process, 240)
 
 
 @pytest.mark.engine

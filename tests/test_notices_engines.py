@@ -387,7 +387,7 @@ def test_a_notice_reaches_the_master_on_ray_from_each_machine(
 @pytest.mark.parametrize("where", ["near", "far"])
 def test_notices_under_mpiexec(where: str) -> None:
     pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
-    from test_engine_mpi import finish, mpiexec
+    from ranks import finish, mpiexec
 
     out = finish(mpiexec(3, "mpi_programs/notices.py", where))
     assert out.splitlines()[-1] == "all of it held", out

@@ -16,6 +16,7 @@ import pytest
 
 from ..engines.base import Engine
 from ..model import Body, Dropped, Event, Failed, Joined, Lost, Reply, Task
+from ._bodies import toil
 
 
 class EngineProbe:
@@ -46,6 +47,11 @@ class EngineProbe:
         self.engine.submit(task)
         self.tasks[task.id], self.ends[task.id], self.pieces[task.id] = task, [], []
         return task.id
+
+    def occupy(self, worker: int) -> int:
+        """Submit a task that a busy machine does not end before it is cancelled or lost."""
+        pieces = 3000 if self.engine.capabilities.virtual_time else 10**9
+        return self.submit(worker, toil, pieces, cost=3000.0)
 
     def listen(self, timeout: float) -> list[Event]:
         """Take the engine's events into the books."""

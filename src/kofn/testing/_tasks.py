@@ -164,8 +164,8 @@ class TaskChecks:
     # Cancelling.
 
     def test_cancel_frees_the_worker(self, probe: EngineProbe) -> None:
-        running = probe.submit(probe.first, bodies.toil, 3000, cost=3000.0)
-        behind = [probe.submit(probe.first, bodies.toil, 3000, cost=3000.0) for _ in range(1000)]
+        running = probe.occupy(probe.first)
+        behind = [probe.occupy(probe.first) for _ in range(1000)]
         probe.until_begun(running)
         probe.engine.cancel(1)
         later = probe.submit(probe.first, bodies.echo, 9, round=2)

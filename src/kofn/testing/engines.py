@@ -89,7 +89,7 @@ class EngineChecks(TaskChecks, ValueChecks):
         probe.needs("processes" if hard else "can_lose")
         done = probe.submit(victim, echo, 1)
         probe.until_ended(done)
-        owed = [probe.submit(victim, toil, 3000, cost=3000.0) for _ in range(4)]
+        owed = [probe.occupy(victim) for _ in range(4)]
         probe.until_begun(owed[0])
         if hard:
             self.end(engine, victim)
@@ -108,7 +108,7 @@ class EngineChecks(TaskChecks, ValueChecks):
 
     def test_what_was_put_is_answered_or_lost_with_its_worker(self, probe: EngineProbe) -> None:
         engine, (victim, other, *_) = probe.engine, probe.engine.workers
-        busy = probe.submit(victim, toil, 3000, cost=3000.0)
+        busy = probe.occupy(victim)
         probe.until_begun(busy)
         for number in range(20):
             engine.put(victim, f"key{number}", np.ones(2_000 * number))
@@ -244,7 +244,7 @@ class EngineChecks(TaskChecks, ValueChecks):
             probe.submit(worker, toil, 100_000 if pids else 1)
         engine.close()
         engine.close()
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + self.patience
         while not all(gone(p) for p in pids if p is not None):
             assert time.monotonic() < limit, "a worker outlived close"
         for thread in set() if pids else {*threading.enumerate()} - self._threads:
