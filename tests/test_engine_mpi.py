@@ -26,6 +26,7 @@ from kofn.errors import BadInput, EngineUnavailable
 from kofn.testing.engines import gone
 
 pytestmark = pytest.mark.engine
+LONG = pytest.mark.long
 
 PATIENCE = 4  # times as long on a machine that is busy with other tests
 
@@ -69,6 +70,7 @@ def test_who_was_given_up_is_used_again_when_it_answers() -> None:
     assert out.splitlines() == ["given up", "used again", "all of it held"], out
 
 
+@LONG
 def test_pagerank_equals_scipys_while_two_of_eight_are_killed() -> None:
     process = mpiexec(9, "mpi_programs/iterates.py")
     out = finish(process)
@@ -81,15 +83,13 @@ def test_on_one_machine_nobody_outside_can_connect() -> None:
     assert set(out.split()) == {"listens", "lo"}, out
 
 
+@LONG
 def test_chaos_is_survived() -> None:
     args = ("chaos", "--engine", "mpi", "--seed", str(PASS), "--minutes", str(0.05 * SOAK))
     out = finish(mpiexec(7, "mpi_programs/command.py", *args, "--json"), 3600)
     result = json.loads(out[out.index("{") :])
     assert result["checked"] > 0
     assert result["kills"] + result["freezes"] + result["interrupts"] > 0
-
-
-LONG = pytest.mark.long
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,8 @@ def marked(mark: str) -> list[int]:
 
 # Some time after it was started, the rank that joins is in MPI's start, which then never ends.
 @pytest.mark.parametrize(
-    ("when", "how", "later"), [("before", "raise", 0.0), ("join", "kill", 0.3)]
+    ("when", "how", "later"),
+    [pytest.param("before", "raise", 0.0, marks=LONG), ("join", "kill", 0.3)],
 )
 def test_the_end_of_rank_0_at_any_time_is_that_of_all(
     tmp_path: Path, when: str, how: str, later: float
@@ -197,6 +198,7 @@ def test_what_cannot_work_is_said_once_at_connect(
     assert process.returncode == 0
 
 
+@LONG
 def test_the_rival_of_kofn_bench_engines_does_the_same_in_every_way() -> None:
     A = np.random.default_rng(0).standard_normal((20, 3))
     w = np.arange(3.0)
@@ -207,6 +209,7 @@ def test_the_rival_of_kofn_bench_engines_does_the_same_in_every_way() -> None:
             assert len(ranks.by(way).block(2)) == 2
 
 
+@LONG
 def test_what_a_killed_mpiexec_left_stops_no_benchmark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +226,7 @@ def test_what_a_killed_mpiexec_left_stops_no_benchmark(
         np.testing.assert_array_equal(product(np.arange(6.0)), np.arange(6.0))
 
 
+@LONG
 def test_kofn_bench_engines_measures_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_engines, "MANY", 2)
     found = bench_engines.run(["mpi"], rounds=20)

@@ -199,6 +199,7 @@ class TestRunningCluster:
                 until_it_takes_part(newcomer, X, A)
         assert not ray.is_initialized()
 
+    @pytest.mark.long
     def test_a_machine_that_is_down_but_listed(
         self, running: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -220,6 +221,7 @@ class TestRunningCluster:
             os.kill(pid, signal.SIGCONT)
             running.remove_node(frozen)
 
+    @pytest.mark.long
     def test_machines_are_asked_for_where_a_join_finds_no_room(self, running: Any) -> None:
         """Where no autoscaler runs, the wish is only kept by Ray, where one would look for it."""
 
@@ -275,6 +277,7 @@ class TestRunningCluster:
         engine.close()
         assert not ray.is_initialized()
 
+    @pytest.mark.long
     def test_a_machine_that_cannot_import_kofn(self, running: Any, tmp_path: Path) -> None:
         (tmp_path / "kofn").mkdir()
         (tmp_path / "kofn" / "__init__.py").write_text(
