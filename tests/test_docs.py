@@ -9,9 +9,8 @@ import subprocess
 import sys
 from codeop import compile_command
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
 from tempfile import mkdtemp
 from typing import Any
 
@@ -22,66 +21,53 @@ pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = {page: BLOCK.findall(page.read_text()) for page in PAGES}
 EXAMPLES = [
-    pytest.param(code, id=f"{page.stem}-{number}")
+    pytest.param(page, number, id=f"{page.stem}-{number + 1}")
     for page in PAGES
-    for number, code in enumerate(BLOCK.findall(page.read_text()), 1)
+    for number in range(len(BLOCKS[page]))
 ]
-# All in three ways takes minutes: KOFN_WAYS=all. Else every one as a script, and by turns as pasted
-# lines or as a cell; that it can be pasted is seen for all of them without running it.
+# Those of a page are run as scripts in one process. Each by itself, as pasted lines and as a cell,
+# takes minutes: `make test-all`, or KOFN_WAYS=all. That all can be pasted is seen at once.
 ALL = os.environ.get("KOFN_WAYS") == "all"
-OTHERS = ("lines", "cell")
-RUNS = [
-    pytest.param(example.values[0], way, id=f"{example.id}-{way}")
-    for number, example in enumerate(EXAMPLES)
-    for way in ("script", *(OTHERS if ALL else OTHERS[number % 2 :][:1]))
-]
+OTHERS = [pytest.param(way, marks=[] if ALL else pytest.mark.long) for way in ("lines", "cell")]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-
-Done = dict[str, str]
 
 
 class Runner:
-    """Runs examples in processes of their own, two at a time; see ways.py."""
+    """Runs examples in processes of their own; see ways.py."""
 
     def __init__(self, folders: pytest.TempPathFactory) -> None:
-        self._folder = folders.mktemp("examples")  # here: not two threads may make the first one
-        self._free: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
-        self._servers = [
-            subprocess.Popen(
-                [sys.executable, str(ROOT / "tests" / "ways.py")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ},
-            )
-            for _ in range(2)
-        ]
-        for server in self._servers:
-            self._free.put(server)
-        self.pool = ThreadPoolExecutor(len(self._servers))
+        self._folder = folders.mktemp("examples")
+        self._pages = dict[Path, list[list[str]]]()
+        self._server = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "ways.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ},
+        )
 
-    def run(self, way: str, code: str, cells: list[str] | None = None) -> Done:
-        task = {"way": way, "code": code, "cells": cells}
-        server = self._free.get()
-        try:
-            assert server.stdin is not None
-            assert server.stdout is not None
-            folder = mkdtemp(dir=self._folder)
-            server.stdin.write(json.dumps(task | {"folder": folder}) + "\n")
-            server.stdin.flush()
-            done: Done = json.loads(server.stdout.readline())
-            return done
-        finally:
-            self._free.put(server)
+    def run(self, *runs: tuple[str, Any]) -> list[list[str]]:
+        """Run pairs of way and source in one process; return what went wrong, and the output."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        task = {"folder": mkdtemp(dir=self._folder), "runs": runs}
+        self._server.stdin.write(json.dumps(task) + "\n")
+        self._server.stdin.flush()
+        said: list[list[str]] = json.loads(self._server.stdout.readline())
+        return said
 
-    def submit(self, *task: Any) -> Future[Done]:
-        return self.pool.submit(self.run, *task)
+    def page(self, page: Path) -> list[list[str]]:
+        """Run all examples of a page, once."""
+        if page not in self._pages:
+            here = [code for code in BLOCKS[page] if all(map(find_spec, needed(code)))]
+            said = dict(zip(here, self.run(*(("script", code) for code in here)), strict=True))
+            self._pages[page] = [said.get(code, ["", ""]) for code in BLOCKS[page]]
+        return self._pages[page]
 
     def close(self) -> None:
-        self.pool.shutdown(cancel_futures=True)
-        for server in self._servers:
-            server.communicate()
+        self._server.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -91,36 +77,39 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     runner.close()
 
 
-@pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, runner: Runner) -> dict[tuple[str, str], Future[Done]]:
-    """The runs of all the examples that are to be run this time."""
-    chosen = [
-        (str(item.callspec.params["way"]), str(item.callspec.params["code"]))
-        for item in request.session.items
-        if isinstance(item, pytest.Function)
-        and item.path == request.path
-        and "runs" in item.fixturenames
-    ]
-    return {task: runner.submit(*task) for task in chosen}
+def needed(code: str) -> list[str]:
+    """The packages that an example imports and that need not be installed."""
+    return re.findall(
+        r"^\s*(?:import|from) (torch|opentelemetry|distributed)\b", code, re.MULTILINE
+    )
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
-def test_the_example_can_be_pasted(code: str) -> None:
+@pytest.mark.parametrize(("page", "number"), EXAMPLES)
+def test_the_example_can_be_pasted(page: Path, number: int) -> None:
     """A blank line ends a block at Python's prompt, and a block needs one to end."""
     pasted: list[str] = []
-    for line in [*code.splitlines(), ""]:
+    for line in [*BLOCKS[page][number].splitlines(), ""]:
         pasted.append(line)
         if compile_command("\n".join(pasted), symbol="single") is not None:
             pasted = []
     assert not "".join(pasted)
 
 
-@pytest.mark.parametrize(("code", "way"), RUNS)
-def test_the_example_runs(code: str, way: str, runs: dict[tuple[str, str], Future[Done]]) -> None:
-    for module in ("torch", "opentelemetry", "distributed"):
-        if f"import {module}" in code or f"from {module}" in code:
-            pytest.importorskip(module)
-    assert not runs[way, code].result()["failed"]
+@pytest.mark.parametrize(("page", "number"), EXAMPLES)
+def test_the_example_runs(page: Path, number: int, runner: Runner) -> None:
+    for package in needed(BLOCKS[page][number]):
+        pytest.importorskip(package)
+    failed, _ = runner.page(page)[number]
+    assert not failed
+
+
+@pytest.mark.parametrize("way", OTHERS)
+@pytest.mark.parametrize(("page", "number"), EXAMPLES)
+def test_the_example_runs_as(page: Path, number: int, way: str, runner: Runner) -> None:
+    for package in needed(BLOCKS[page][number]):
+        pytest.importorskip(package)
+    ((failed, _),) = runner.run((way, BLOCKS[page][number]))
+    assert not failed
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -128,7 +117,8 @@ def test_the_notebook_runs(path: Path, runner: Runner) -> None:
     cells = json.loads(path.read_text())["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert sources
-    assert not runner.run("cell", "", sources)["failed"]
+    ((failed, _),) = runner.run(("notebook", sources))
+    assert not failed
 
 
 def test_the_sum_of_the_guide_says_the_same_each_time(runner: Runner) -> None:
@@ -141,8 +131,8 @@ def test_the_sum_of_the_guide_says_the_same_each_time(runner: Runner) -> None:
         faults = "".join(f".slow({worker}, by=1e5, round=2)" for worker in slow)
         engine = f"Faults(){faults}.on(LocalEngine(6))"
         scripts.append(head + code.replace('"local", workers=6', engine))
-    for done in [runner.submit("script", one) for one in scripts]:
-        assert done.result() == {"failed": "", "out": "True True\nTrue\n"}
+    for said in runner.run(*(("script", script) for script in scripts)):
+        assert said == ["", "True True\nTrue\n"]
 
 
 def test_there_are_examples_to_run() -> None:

@@ -1,15 +1,17 @@
 """Runs examples in the ways in which people run them: a script, pasted lines, a notebook's cell.
 
-A program of its own, which has imported what examples need and forks for each of them: most of the
-time of a small example is the start of Python. It reads lines of JSON with `way`, `code` (or the
-`cells` of a notebook) and `folder`, and answers each with a line: `failed` is what went wrong, or
-empty, and `out` what the example printed.
+A program of its own, which has imported what examples need and forks for them: most of the time of
+a small example is the start of Python. It reads lines of JSON with `folder` and `runs`, a list of
+pairs of a way and a source (in a notebook a list of them). These are run one after the other in one
+process, each in a folder of its own. The answer is a line with a pair for each: what went wrong, or
+an empty string, and what the example printed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import code as repl
+import gc
 import json
 import os
 import runpy
@@ -18,11 +20,12 @@ import sys
 import traceback
 import types
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-SECONDS = 280  # an example that takes longer is killed
+SECONDS = 900  # a process that takes longer for an example is killed
 
 # So that a fork meets no thread of a library's.
 os.environ.update({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
@@ -77,20 +80,37 @@ def _main() -> types.ModuleType:
     return module
 
 
-def _child(task: dict[str, Any]) -> None:
-    """Run one example, in a process of its own."""
-    os.chdir(task["folder"])
-    os.environ["IPYTHONDIR"] = task["folder"]
-    for name, number in (("out", 1), ("err", 2)):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+WAYS: dict[str, Callable[[Any], None]] = {
+    "script": script,
+    "lines": lines,
+    "cell": lambda source: cells([source]),
+    "notebook": cells,
+}
+
+
+def _child(folder: Path, runs: list[tuple[str, Any]]) -> bool:
+    """Run examples, in a process of their own; return whether all of them worked."""
+    os.environ["IPYTHONDIR"] = str(folder)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    signal.alarm(SECONDS)
-    if task["way"] == "script":
-        script(task["code"])
-    elif task["way"] == "lines":
-        lines(task["code"])
-    else:
-        cells(task.get("cells") or [task["code"]])
+    all_well = True
+    for number, (way, source) in enumerate(runs):
+        os.chdir(folder / str(number))
+        for name, descriptor in (("out", 1), ("err", 2)):
+            opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(opened, descriptor)
+            os.close(opened)
+        signal.alarm(SECONDS)
+        try:
+            with warnings.catch_warnings():
+                WAYS[way](source)
+                gc.collect()  # what was left open is closed
+            Path("done").touch()
+        except BaseException:
+            traceback.print_exc()
+            all_well = False
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return all_well
 
 
 def _preload() -> None:
@@ -103,19 +123,30 @@ def main() -> None:
     _preload()
     for line in sys.stdin:
         task = json.loads(line)
+        places = [Path(task["folder"], str(number)) for number in range(len(task["runs"]))]
+        for place in places:
+            place.mkdir()
         child = os.fork()
         if not child:
-            try:
-                _child(task)
-            except BaseException:
-                traceback.print_exc()
+            if not _child(Path(task["folder"]), task["runs"]):
                 sys.exit(1)
             return  # the end of Python, as after any program: what cleans up runs
         _, status = os.waitpid(child, 0)
-        folder = Path(task["folder"])
-        said = {name: (folder / name).read_text() for name in ("out", "err")}
-        failed = f"status {status}\n{said['err']}" if status else ""
-        print(json.dumps({"failed": failed, "out": said["out"]}), flush=True)
+        done = [(place / "done").exists() for place in places]
+        if all(done) and status:  # so it was the end
+            done[-1] = False
+        said = [
+            [
+                "" if well else f"status {status}\n{_read(place / 'err')}",
+                _read(place / "out"),
+            ]
+            for place, well in zip(places, done, strict=True)
+        ]
+        print(json.dumps(said), flush=True)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 if __name__ == "__main__":
