@@ -77,7 +77,7 @@ def test_where_python_runs_within_another_program_it_is_said(
     monkeypatch.setattr(sys, "executable", path)
     with pytest.raises(EngineUnavailable, match=r"Set sys\.executable to the path of python3"):
         LocalEngine(1)
-    assert open_files() == before
+    assert open_files() <= before  # of earlier tests some may be closed only now
 
 
 # Too large for one piece.
