@@ -62,6 +62,7 @@ def test_weights_of_classes_that_cannot_be_meant() -> None:
             LogisticRegression(cluster="virtual", class_weight=given).fit(X, Y)
 
 
+@pytest.mark.filterwarnings("ignore:'penalty' was deprecated:FutureWarning")
 def test_no_penalty_is_scikit_learns() -> None:
     for solver in ("lbfgs", "newton-cg"):
         ours = LogisticRegression(cluster="virtual", penalty=None, solver=solver, tol=1e-9)
@@ -98,6 +99,7 @@ def test_coded_gradients_go_on_too_and_know_the_weights_of_classes() -> None:
     assert model.fit(XM, YM).n_iter_ < steps / 2
 
 
+@pytest.mark.filterwarnings("ignore:'penalty' was deprecated:FutureWarning")
 def test_settings_are_saved_with_the_model(tmp_path: Path) -> None:
     model = LogisticRegression(
         cluster="virtual", class_weight={0: 1.0, 1: 3.0}, penalty=None, warm_start=True

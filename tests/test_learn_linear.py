@@ -472,9 +472,83 @@ def test_no_iterations_leave_a_classifier_where_it_begins() -> None:
         assert not model.coef_.any()
 
 
+# scikit-learn 1.8 and later warn of it, and so do we with them.
+@pytest.mark.filterwarnings("ignore:'penalty' was deprecated:FutureWarning")
 def test_no_penalty_is_said_in_two_ways_and_one_tells_that_it_ignores_C() -> None:
     with pytest.warns(UserWarning, match="penalty=None will ignore the C") as seen:
         model = LogisticRegression(penalty=None, C=4.0, cluster="virtual").fit(XC, YC)
     assert seen[0].filename == __file__
     endless = LogisticRegression(C=np.inf, cluster="virtual").fit(XC, YC)
     np.testing.assert_array_equal(endless.coef_, model.coef_)
+
+
+SPARSE = scipy.sparse.csr_array(np.where(np.abs(X) > 1, X, 0))
+
+
+@pytest.mark.parametrize(
+    ("solver", "intercept"), [("svd", True), ("svd", False), ("cholesky", True), ("saga", True)]
+)
+def test_scikit_learns_solvers_refuse_sparse_rows_as_there(solver: str, intercept: bool) -> None:
+    model = Ridge(solver=solver, fit_intercept=intercept, cluster="virtual")
+    with pytest.raises(kofn.BadInput, match=f"solver='{solver}' does not support"):
+        model.fit(SPARSE, Y)
+    with kofn.connect("virtual") as cluster:  # on workers they are no matter of the solver
+        model.set_params(cluster=cluster).fit(cluster.encode(SPARSE), Y)
+    exact = Ridge(fit_intercept=intercept, cluster="virtual").fit(SPARSE, Y)
+    np.testing.assert_allclose(model.coef_, exact.coef_, rtol=1e-6)
+
+
+def test_an_intercept_of_sparse_rows_by_sag_warns_of_a_high_tol() -> None:
+    model = Ridge(solver="sag", tol=1e-3, max_iter=None, cluster="virtual")
+    with pytest.warns(UserWarning, match='"sag" solver requires a low "tol"') as seen:
+        model.fit(SPARSE, Y)
+    assert seen[0].filename == __file__
+    model.set_params(tol=1e-4).fit(SPARSE, Y)  # and no warning, which would be an error
+
+
+@pytest.mark.parametrize("solver", ["liblinear", "sag", "saga", "lbfgs"])
+def test_wide_indices_are_taken_by_the_solvers_that_take_them_in_scikit_learn(solver: str) -> None:
+    wide = scipy.sparse.csr_array(XC)
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    model = LogisticRegression(solver=solver, cluster="virtual")
+    if solver == "lbfgs":
+        assert model.fit(wide, YC).score(wide, YC) > 0.7
+        return
+    with pytest.raises(kofn.BadInput, match="Only sparse matrices with 32-bit integer indices"):
+        model.fit(wide, YC)
+
+
+def test_liblinear_refuses_values_that_it_refuses_in_scikit_learn() -> None:
+    rows, labels = np.array([[0.0], [1e31]]), np.array([0, 1])
+    for data in (rows, scipy.sparse.csr_array(rows)):
+        with pytest.raises(kofn.BadInput, match=r"'liblinear'.*value > 1e30.*1e\+31"):
+            LogisticRegression(solver="liblinear", cluster="virtual").fit(data, labels)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (LogisticRegression(solver="liblinear"), "Liblinear failed to converge, increase the"),
+        (LogisticRegression(solver="newton-cholesky"), "Newton solver did not converge after 1 "),
+        (LogisticRegression(solver="newton-cg"), "newton-cg failed to converge"),
+        (LinearSVC(), "Liblinear failed to converge, increase the"),
+        (LinearSVC(solver="lbfgs"), "lbfgs failed to converge"),
+    ],
+)
+def test_warnings_of_convergence_begin_with_scikit_learns_words(model: Any, words: str) -> None:
+    # As filters of warnings match them: at the beginning.
+    with pytest.warns(ConvergenceWarning, match=f"^{words}.*Increase the number of iterations"):
+        clone(model).set_params(cluster="virtual", max_iter=1).fit(XC, YC)
+
+
+def test_parameters_that_scikit_learn_drops_are_warned_of() -> None:
+    with pytest.warns(FutureWarning, match="'n_jobs' has no effect.*Use workers=") as seen:
+        LogisticRegression(n_jobs=2, cluster="virtual").fit(XC, YC)
+    assert seen[0].filename == __file__
+    if sklearn.linear_model.LogisticRegression().penalty == "l2":
+        LogisticRegression(penalty="l2", cluster="virtual").fit(XC, YC)  # no warning before 1.8
+        return
+    for penalty in ("l2", None):
+        with pytest.warns(FutureWarning, match="'penalty' was deprecated.*C=np.inf") as seen:
+            LogisticRegression(penalty=penalty, cluster="virtual").fit(XC, YC)
+        assert seen[0].filename == __file__

@@ -76,6 +76,9 @@ def fitted(name: str, **options: Any) -> NDArray[Any]:
     return said_of(model.fit(*data), data[0])
 
 
+# scikit-learn 1.8 and later warn of these two.
+@pytest.mark.filterwarnings("ignore:'penalty' was deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:'n_jobs' has no effect:FutureWarning")
 @pytest.mark.parametrize(("name", "parameter", "happens"), rows())
 def test_each_row_of_the_table_is_so(name: str, parameter: str, happens: str) -> None:
     given = option(parameter)

@@ -30,6 +30,10 @@ from .products import Encoded, Here, check, sums_alone
 from .saves import Saves
 from .solvers import SOLVERS, Floats, OnStep, Solution, solve_columns
 
+# How scikit-learn's classes that run liblinear say it; here Newton's method stands in.
+LIBLINEAR = "Liblinear failed to converge, increase the number of iterations."
+SAG_TOL = 1e-4  # above, scikit-learn warns of sparse data
+LARGE = 1e30  # beyond, scikit-learn refuses data for liblinear
 SMOOTH = "coded products serve smooth losses and penalties."
 
 
@@ -47,6 +51,8 @@ class _Linear(CodedEstimator):
     solvers: ClassVar[tuple[str, ...]] = tuple(SOLVERS)
     # scikit-learn's solvers, and ours with the same optimum.
     same_optimum: ClassVar[Mapping[str, str]] = {}
+    # By solver: how scikit-learn's warning begins, where not as all the others do.
+    unmet_words: ClassVar[Mapping[str, str]] = {}
     least_iterations: ClassVar[int] = 1
     coef_: Any = field(init=False)
     intercept_: Any = field(init=False)
@@ -77,7 +83,12 @@ class _Linear(CodedEstimator):
             names = sorted({*self.solvers, "coded-gradient", *self.same_optimum})
             one_of(self.solver, "solver", names)
             check(self.products, self._ours, self.k, X)
-        return super()._check(X, y, **options)
+        X, y = super()._check(X, y, **options)
+        self._check_taken(X)
+        return X, y
+
+    def _check_taken(self, X: Any) -> None:
+        """Refuse what scikit-learn's solver of this name refuses."""
 
     @property
     def _gradients(self) -> CodedGradient | None:
@@ -118,9 +129,11 @@ class _Linear(CodedEstimator):
 
     def _not_converged(self) -> None:
         """Warn in scikit-learn's words, which programs filter warnings by."""
+        failed = f"{self._ours} failed to converge."
+        words = self.unmet_words.get(str(self.solver), failed).format(self._limit)
         warnings.warn(
-            f"{self._ours} failed to converge. The max_iter was reached which means the coef_ did "
-            f"not converge to tol={self.tol:g}. Increase the number of iterations "
+            f"{words} The max_iter was reached which means the coef_ did not converge "
+            f"to tol={self.tol:g}. Increase the number of iterations "
             f"(max_iter={self._limit}), or scale the data.",
             ConvergenceWarning,
             stacklevel=4,
@@ -180,6 +193,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     same_optimum: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("auto", "svd", "cholesky", "lsqr", "sparse_cg", "sag", "saga"), "cg"
     )
+    unmet_words: ClassVar[Mapping[str, str]] = {
+        "sparse_cg": "sparse_cg did not converge after {} iterations."
+    }
 
     alpha: Any = 1.0
     _: KW_ONLY
@@ -238,6 +254,26 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
             raise BadInput(
                 f"positive must be False; got {self.positive!r}. Solvers that keep coefficients "
                 f"positive are not in kofn: use sklearn.linear_model.{type(self).__name__}."
+            )
+
+    def _check_taken(self, X: Any) -> None:
+        if not is_sparse(X):
+            return
+        what = "sparse data" if self.solver == "svd" else ""
+        if self.solver in ("svd", "cholesky", "saga") and self.fit_intercept:
+            what = "fitting the intercept on sparse data"
+        if what:
+            raise BadInput(
+                f"solver={self.solver!r} does not support {what}, as in scikit-learn. "
+                f"Use solver='cg', or encode X with cluster.encode(X) first."
+            )
+        endless = self.solver == "sag" and self.max_iter is None
+        if endless and self.fit_intercept and self.tol > SAG_TOL:
+            warnings.warn(
+                f'"sag" solver requires a low "tol" to fit an intercept with sparse '
+                f"inputs: the intercept has the errors of the coefficients, times the "
+                f"means of the columns. Got tol={self.tol:g}; set {SAG_TOL:g} or less.",
+                stacklevel=4,
             )
 
     def _alphas(self, targets: int) -> Floats:
@@ -451,6 +487,14 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         return self
 
 
+def _penalty_goes() -> bool:
+    """Whether the installed scikit-learn warns of `penalty`: since 1.8."""
+    from sklearn import linear_model  # takes long, and few need it
+
+    known = linear_model.LogisticRegression().get_params()
+    return bool(known.get("penalty", "gone") != "l2")
+
+
 def _dense(coefficients: Any) -> NDArray[Any]:
     return coefficients.toarray() if is_sparse(coefficients) else np.asarray(coefficients)
 
@@ -479,7 +523,7 @@ class LogisticRegression(_LinearClassifier):
     """
 
     _: KW_ONLY
-    penalty: str | None = "l2"
+    penalty: str | None = "deprecated"
     l1_ratio: float | None = 0.0
     multi_class: str = "auto"
     n_jobs: int | None = None
@@ -488,6 +532,10 @@ class LogisticRegression(_LinearClassifier):
         "liblinear": "newton-cg",  # whose intercept is penalized; see _like_a_weight
         "sag": "lbfgs",
         "saga": "lbfgs",
+    }
+    unmet_words: ClassVar[Mapping[str, str]] = {
+        "liblinear": LIBLINEAR,
+        "newton-cholesky": "Newton solver did not converge after {} iterations.",
     }
 
     def _check_parameters(self) -> None:
@@ -502,6 +550,43 @@ class LogisticRegression(_LinearClassifier):
             raise BadInput(
                 f"multi_class must be 'auto' or 'multinomial'; got {self.multi_class!r}. Use "
                 f"sklearn.multiclass.OneVsRestClassifier for one class against the rest."
+            )
+        self._warn_of_deprecated()
+
+    def _warn_of_deprecated(self) -> None:
+        """Warn as scikit-learn does of parameters that it is about to drop."""
+        if self.n_jobs is not None:
+            warnings.warn(
+                f"'n_jobs' has no effect, as in scikit-learn, which drops it in 1.10; got "
+                f"n_jobs={self.n_jobs!r}. Use workers= to say how many workers there are.",
+                FutureWarning,
+                stacklevel=6,
+            )
+        if self.penalty != "deprecated" and _penalty_goes():
+            warnings.warn(
+                f"'penalty' was deprecated in scikit-learn 1.8, which drops it in 1.10; "
+                f"got penalty={self.penalty!r}. Use C=np.inf for no penalty, and leave "
+                f"penalty= out for 'l2'.",
+                FutureWarning,
+                stacklevel=6,
+            )
+
+    def _check_taken(self, X: Any) -> None:
+        if self.solver in ("liblinear", "sag", "saga") and is_sparse(X):
+            for index in (X.indices, X.indptr):
+                if index.dtype == np.int64:
+                    raise BadInput(
+                        f"Only sparse matrices with 32-bit integer indices are accepted "
+                        f"with solver={self.solver!r}, as in scikit-learn; got "
+                        f"{index.dtype} indices. Use solver='lbfgs'."
+                    )
+        here = is_sparse(X) or isinstance(X, np.ndarray)
+        if self.solver == "liblinear" and here and X.max() > LARGE:
+            raise BadInput(
+                f"Using the 'liblinear' solver while X contains a maximum value > 1e30 "
+                f"results in a frozen fit. Please choose another solver or rescale the "
+                f"input X. (As in scikit-learn, it is refused here; the maximum is "
+                f"{X.max():g}.)"
             )
 
     @property
@@ -560,6 +645,8 @@ class LinearSVC(_LinearClassifier):
     loss: str = "squared_hinge"
     multi_class: str = "ovr"
     hinge: ClassVar[bool] = True
+    # scikit-learn's class has one solver; so has its warning.
+    unmet_words: ClassVar[Mapping[str, str]] = {"newton-cg": LIBLINEAR}
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
