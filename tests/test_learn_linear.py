@@ -552,3 +552,69 @@ def test_parameters_that_scikit_learn_drops_are_warned_of() -> None:
         with pytest.warns(FutureWarning, match="'penalty' was deprecated.*C=np.inf") as seen:
             LogisticRegression(penalty=penalty, cluster="virtual").fit(XC, YC)
         assert seen[0].filename == __file__
+
+
+class Recorded:
+    """A callback of scikit-learn's that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[str, str]] = []
+        self.models: list[Any] = []
+        self.ends = 0
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.tasks.append(("setup", context.task_name))
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        self.tasks.append(("begin", context.task_name))
+
+    def on_fit_task_end(self, estimator: Any, context: Any, *, fitted_estimator: Any) -> None:
+        self.tasks.append(("end", context.task_name))
+        if fitted_estimator is not None:
+            self.models.append(fitted_estimator)
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        self.ends += 1
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (LogisticRegression(solver="lbfgs"), "lbfgs-iter"),
+        (LogisticRegression(solver="liblinear"), "newton-cg-iter"),
+        (LogisticRegression(solver="coded-gradient", tol=1e-3), "coded-gradient-iter"),
+        (LinearSVC(), "newton-cg-iter"),
+    ],
+)
+def test_scikit_learns_callbacks_are_told_of_each_iteration(model: Any, name: str) -> None:
+    pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks since 1.9")
+    seen, losses = Recorded(), []
+    model = clone(model).set_params(cluster="virtual", callback=lambda *told: losses.append(told))
+    plain = clone(model).fit(XC, YC)
+    losses.clear()
+    model.set_callbacks(seen).fit(XC, YC)
+    np.testing.assert_array_equal(model.coef_, plain.coef_)
+    pairs = [(when, name) for _ in range(len(losses) + 1) for when in ("begin", "end")]
+    assert seen.tasks == [("setup", "fit"), ("begin", "fit"), *pairs, ("end", "fit")]
+    assert seen.ends == 1
+    for number, early in enumerate(seen.models[:3], 1):  # as if the fit had stopped there
+        with pytest.warns(ConvergenceWarning):
+            stopped = clone(plain).set_params(max_iter=number).fit(XC, YC)
+        np.testing.assert_allclose(early.decision_function(XC), stopped.decision_function(XC))
+    np.testing.assert_array_equal(seen.models[-1].predict(XC), model.predict(XC))
+
+
+def test_scikit_learns_callbacks_hear_the_end_of_a_fit_that_failed() -> None:
+    pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks since 1.9")
+    seen = Recorded()
+
+    def stop(*_: Any) -> None:
+        raise OSError("no more")
+
+    model = LogisticRegression(cluster="virtual", callback=stop).set_callbacks(seen)
+    with pytest.raises(OSError, match="no more"):
+        model.fit(XC, YC)
+    assert seen.ends == 1
+    assert not hasattr(model, "_callback_fit_ctx")
+    model.set_params(callback=None).set_callbacks().fit(XC, YC)  # none is told any more
+    assert seen.ends == 1

@@ -23,6 +23,7 @@ from ..errors import BadInput
 from .base import CodedEstimator
 from .coded import CodedGradient
 from .coded import solve as descend
+from .hooks import Hooked
 from .losses import LinearObjective, LossOf, Problem, logistic, multinomial, squared, squared_hinge
 from .normal import COLUMNS, Normal, normal, singular_values
 from .precondition import sample_of
@@ -98,15 +99,28 @@ class _Linear(CodedEstimator):
         return CodedGradient() if self.solver == "coded-gradient" else None
 
     def _minimise(
-        self, problem: Problem, tol: float, checkpoint: object, start: Floats | None = None
+        self,
+        problem: Problem,
+        tol: float,
+        checkpoint: object,
+        start: Floats | None = None,
+        after: Callable[[Floats], object] = lambda x: None,
     ) -> tuple[Floats, Floats]:
-        """W (d, m) and b (m,), through products with X or by sums of gradients."""
+        """W (d, m) and b (m,), through products with X or by sums of gradients.
+
+        after: called with the parameters after every iteration, when all others were.
+        """
         given = problem.X
         start = np.zeros(problem.size) if start is None else start
         if (how := self._gradients) is not None:
             with self._opened() as cluster, self._shown() as show:
                 saves = self._saves(checkpoint, given, None, problem.targets, problem.weight)
-                solution = descend(cluster, problem, how, tol, self._limit, show, saves, start)
+
+                def on_sum(iteration: int, loss: float, x: Floats, parts: Any) -> None:
+                    show(iteration, loss, x, parts)
+                    after(x)
+
+                solution = descend(cluster, problem, how, tol, self._limit, on_sum, saves, start)
         else:
             with self._placed(given, self.products) as matrix, self._shown() as show:
                 saves = self._saves(checkpoint, given, matrix, problem.targets, problem.weight)
@@ -116,6 +130,7 @@ class _Linear(CodedEstimator):
 
                 def on_step(iteration: int, loss: float, x: Floats) -> None:
                     show(iteration, loss, x, matrix)
+                    after(x)
 
                 solution = self._solve(objective, start, tol, on_step, saves)
         if not solution.converged:
@@ -373,7 +388,7 @@ class LinearRegression(Ridge):
 
 
 @dataclass(repr=False, eq=False)
-class _LinearClassifier(ClassifierMixin, _Linear):
+class _LinearClassifier(ClassifierMixin, Hooked, _Linear):
     C: float = 1.0
     _: KW_ONLY
     class_weight: Mapping[Any, float] | str | None = None
@@ -428,9 +443,25 @@ class _LinearClassifier(ClassifierMixin, _Linear):
         problem = Problem(
             X, targets, weight, loss, scale, penalty, self.fit_intercept, of_intercept
         )
-        W, b = self._minimise(problem, tol, checkpoint, self._start(problem, before))
-        self.coef_ = W.T.astype(self._precision(X), order="C")
-        self.intercept_ = b.astype(self._precision(X))
+        start = self._start(problem, before)
+        start = np.zeros(problem.size) if start is None else start
+
+        def fitted(W: Floats, b: Floats) -> dict[str, Any]:
+            dtype = self._precision(X)
+            return {"coef_": W.T.astype(dtype, order="C"), "intercept_": b.astype(dtype)}
+
+        metadata = None if sample_weight is None else {"sample_weight": sample_weight}
+        with self._tasks(self._limit, X=X, y=y, metadata=metadata) as tasks:
+            name = f"{self._ours}-iter"
+            if tasks is not None:
+                tasks.begin(name, lambda: fitted(*problem.split(start)))
+
+            def after(x: Floats) -> None:
+                if tasks is not None:
+                    tasks.next(name, lambda: fitted(*problem.split(x)))
+
+            found = fitted(*self._minimise(problem, tol, checkpoint, start, after))
+            self.coef_, self.intercept_ = found["coef_"], found["intercept_"]
         return self
 
     def _by_class(self, y: Any, codes: NDArray[np.intp], weight: Floats, targets: Floats) -> Floats:
