@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support import SOAK
 
 import kofn
 from kofn.cli.bench import bare
@@ -16,10 +15,9 @@ from kofn.cli.bench import sums as bench_sums
 pytestmark = pytest.mark.engine
 
 
-@pytest.mark.parametrize("mpi", [False, True])
+# With it there are seven ranks that spin.
+@pytest.mark.parametrize("mpi", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_it_measures_all_that_it_prints(mpi: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if mpi and SOAK == 1:
-        pytest.skip("seven ranks that spin are for `make soak`")
     if not mpi:
 
         def none(*_: object) -> None:

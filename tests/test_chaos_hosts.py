@@ -66,7 +66,7 @@ def disturb(fleet: Fleet, over: threading.Event, dice: random.Random) -> Counter
 
 
 @pytest.mark.parametrize("engine", FLEETS)
-@pytest.mark.skipif(SOAK == 1, reason="takes minutes: for `make soak`")
+@pytest.mark.long
 def test_chaos_is_survived_on_hosts(
     make_hosts: Callable[..., Hosts], tmp_path: Path, engine: str
 ) -> None:

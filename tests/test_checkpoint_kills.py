@@ -49,7 +49,7 @@ def test_kofn_bench_checkpoint_measures_all_that_it_prints() -> None:
     assert all(name in text for name in result["models"])
 
 
-@pytest.mark.skipif(SOAK == 1, reason="they take minutes: for `make soak`")
+@pytest.mark.long
 @pytest.mark.parametrize("engine", OTHERS)
 def test_a_killed_fit_is_resumed_on_every_engine(engine: str) -> None:
     if find_spec(OTHERS[engine]) is None:

@@ -56,6 +56,7 @@ def launched(mpi: MPIHosts, ranks: dict[str, int], *args: str | Path) -> dict[st
 
 
 @pytest.mark.hosts
+@pytest.mark.long
 def test_the_elastic_svm_on_five_hosts(tmp_path: Path, make_hosts: Make) -> None:
     """As in the report: a master and four workers, a host each; here two workers are killed.
 
@@ -79,6 +80,7 @@ def test_the_elastic_svm_on_five_hosts(tmp_path: Path, make_hosts: Make) -> None
 
 
 @pytest.mark.hosts
+@pytest.mark.long
 def test_a_search_on_two_hosts(tmp_path: Path, make_hosts: Make) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 5))

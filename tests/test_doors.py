@@ -18,7 +18,6 @@ import pytest
 from doors import Door
 from hosts import Host, Hosts
 from mpi_hosts import ENVIRONMENT
-from support import SOAK
 
 HERE = Path(__file__).parent
 NOBODY = 65534
@@ -45,7 +44,9 @@ def stranger(host: Host, at: str, user: int = 0, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.hosts
-@pytest.mark.parametrize("engine", ["local", "dask", "ray", "mpi"])
+@pytest.mark.parametrize(
+    "engine", ["local", "dask", pytest.param("ray", marks=pytest.mark.long), "mpi"]
+)
 def test_strangers_get_nowhere(engine: str, make_hosts: Make, tmp_path: Path) -> None:
     if engine in PACKAGE and find_spec(PACKAGE[engine]) is None:
         pytest.skip(f"kofn[{engine}] is not installed")
@@ -99,7 +100,7 @@ except kofn.EngineUnavailable as error:
 
 
 @pytest.mark.hosts
-@pytest.mark.skipif(SOAK == 1, reason="Ray takes long to refuse somebody: in `make soak`")
+@pytest.mark.long  # Ray takes long to refuse somebody
 def test_a_ray_cluster_of_others_takes_who_has_its_token(make_hosts: Make) -> None:
     pytest.importorskip("ray", reason="kofn[ray] is not installed")
     hosts = make_hosts("A", "B")

@@ -94,10 +94,19 @@ def logged(log: Path) -> Iterator[None]:
         yield
 
 
+OPENED = ("cluster", "node", "page")
+
+
 @pytest.mark.engine
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc shows what is left")
-@pytest.mark.parametrize("what", ["cluster", "node", "page"])
-def test_nothing_is_left_of_what_failed_half_way(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "every"),
+    [
+        *((what, 7) for what in OPENED),
+        *(pytest.param(what, 1, marks=pytest.mark.long) for what in OPENED),
+    ],
+)
+def test_nothing_is_left_of_what_failed_half_way(what: str, every: int, tmp_path: Path) -> None:
     openers: dict[str, Callable[[], AbstractContextManager[None]]] = {
         "cluster": lambda: logged(tmp_path / "log"),
         "node": node,
@@ -125,5 +134,5 @@ def test_nothing_is_left_of_what_failed_half_way(what: str, tmp_path: Path) -> N
         assert held() == before, f"after the failure of {steps.failed}"
         if not steps.failed:
             break  # there are no more
-        fail += 1
+        fail += every
     assert fail > 5

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bodies import says_and_goes
 from hypothesis import given
 from hypothesis import strategies as st
 from support import examples, until
@@ -25,7 +26,7 @@ from kofn.engines._wakeup import MAILBOXES, Mailbox, Waker
 from kofn.engines.local import LocalEngine
 from kofn.engines.memory import Segment, attach
 from kofn.engines.protocol.messages import TaskReply
-from kofn.model import Lost, Piece, Reply, Task
+from kofn.model import Lost, Reply, Task
 from kofn.testing._bodies import echo
 
 pytestmark = pytest.mark.skipif(not MAILBOXES, reason="needs Linux and a processor in order")
@@ -93,11 +94,6 @@ def test_messages_are_handled_in_the_order_of_sending(steps: list[str], reads: i
     word.close()
     waker.close()
     poll.close()
-
-
-def says_and_goes(kept: Any, operand: Any) -> Any:
-    yield Piece(None, "the last", 1)
-    os._exit(0)
 
 
 class InPlace(SocketTransport):
@@ -173,7 +169,7 @@ def test_a_mailbox_holds_one_message_each_way_and_only_what_fits() -> None:
 @pytest.mark.engine
 def test_what_a_worker_said_last_is_heard_before_its_end() -> None:
     with LocalEngine(1) as engine:
-        for task in range(50):
+        for task in range(20):
             (worker,) = engine.workers
             engine.submit(Task(task, task, worker, says_and_goes))
             events: list[Any] = []

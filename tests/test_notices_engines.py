@@ -384,7 +384,7 @@ def test_a_notice_reaches_the_master_on_ray_from_each_machine(
 # MPI.
 
 
-@pytest.mark.parametrize("where", ["near", "far"])
+@pytest.mark.parametrize("where", ["near", pytest.param("far", marks=pytest.mark.long)])
 def test_notices_under_mpiexec(where: str) -> None:
     pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
     from ranks import finish, mpiexec

@@ -17,7 +17,7 @@ from hosts import Host, Hosts
 from mpi_hosts import MPIHosts
 from support import command_line, until
 
-pytestmark = pytest.mark.hosts
+pytestmark = [pytest.mark.hosts, pytest.mark.long]
 Make = Callable[..., Hosts]
 PROGRAMS = Path(__file__).parent / "host_programs"
 
@@ -56,10 +56,10 @@ def test_iterate_on_dask_over_three_hosts(make_hosts: Make, tmp_path: Path) -> N
     hosts["M"].run(python("-c", READY, where, "6"))
     program = python(PROGRAMS / "iterates_over_hosts.py", "dask", tmp_path, where)
     master = hosts["M"].start(program, stdout=subprocess.PIPE, text=True)
-    until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment", 200)
+    until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment")
     hosts["B"].kill(workers[2])
     (tmp_path / "killed").touch()
-    found = json.loads(master.communicate(timeout=200)[0])
+    found = json.loads(master.communicate(timeout=900)[0])
     print(json.dumps(found))  # for the record
     check(found)
 
@@ -73,11 +73,11 @@ def test_iterate_on_mpi_over_three_hosts(make_hosts: Make, tmp_path: Path) -> No
         out = tmp_path / "out"
         with out.open("w") as file:
             master = mpi.start(program, ranks, stdout=file)
-        until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment", 200)
+        until(lambda: (tmp_path / "kill").exists() or master.poll() is not None, "the moment")
         victim = next(pid for pid in hosts["C"].pids() if _runs(pid, "iterates_over_hosts.py"))
         os.kill(victim, signal.SIGKILL)
         (tmp_path / "killed").touch()
-        until(lambda: "[{" in out.read_text() or master.poll() is not None, "the figures", 200)
+        until(lambda: "[{" in out.read_text() or master.poll() is not None, "the figures")
         found = json.loads(out.read_text())
     print(json.dumps(found))  # for the record
     check(found)
@@ -138,7 +138,7 @@ def test_a_large_operand_is_passed_on_dask(make_hosts: Make) -> None:
     hosts["M"].run(python("-c", READY, where, "12"))
     narrow(hosts)
     program = python(PROGRAMS / "broadcasts.py", "dask", taker(hosts["A"]), "9", where)
-    found = json.loads(hosts["M"].run(program, timeout=240))
+    found = json.loads(hosts["M"].run(program, timeout=900))
     print(json.dumps(found))
     assert found["workers"] == 12
     copy = found["bytes"]["copy"]

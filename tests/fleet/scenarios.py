@@ -274,7 +274,7 @@ def kill_master(fleet: Fleet) -> Outcome:
 
 @dataclass(frozen=True)
 class Scenario:
-    """`what` is the row's title, `short` whether it is in `make test`; options are of connect."""
+    """`what` is the row's title, `short` whether `make test-all` plays it; options: of connect."""
 
     what: str
     play: Callable[[Fleet], Outcome]

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from support import over_the_network
+from waiting import over_the_network
 
 import kofn
 from kofn.model import Piece, Task

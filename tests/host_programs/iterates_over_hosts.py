@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from support import over_the_network
+from waiting import over_the_network, until
 
 import kofn
 
@@ -28,9 +29,9 @@ def rotation(size: int) -> NDArray[np.float64]:
 
 
 class Unchanged:
-    """f(y) = y. With a folder, from the 45th call on it waits there for the kill.
+    """f(y) = y. With a folder, from the 45th call on it waits until the master knows of the kill.
 
-    The master is told of rounds later than workers do them: they must not be done before the kill.
+    The master is told of rounds later than workers do them: they must not be done before that.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -38,7 +39,7 @@ class Unchanged:
 
     def __call__(self, y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         self.calls += 1
-        while self.folder and self.calls > 45 and not Path(self.folder, "killed").exists():
+        while self.folder and self.calls > 45 and not Path(self.folder, "known").exists():
             time.sleep(0.01)
         return y
 
@@ -55,6 +56,16 @@ def run(cluster: kofn.Cluster, size: int, rounds: int, kill: bool) -> dict[str, 
             while not Path(folder, "killed").exists():
                 time.sleep(0.01)
 
+    def lost() -> bool:
+        return any(record.kind == "lost" for record in cluster.log[seen:])
+
+    def tell() -> None:
+        until(lost, "the loss")
+        Path(folder, "known").touch()
+
+    seen = len(cluster.log)
+    if kill:
+        threading.Thread(target=tell, daemon=True).start()
     before, began = over_the_network(), time.monotonic()
     w = X.iterate(
         Unchanged(folder if kill else None),
