@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -96,6 +97,14 @@ def test_parts_of_a_tuple_and_of_a_list_are_stacked_alike(cluster: kofn.Cluster)
     objects = cluster.parts([{"v": float(v)} for v in a], RandomGroups(5))
     total = objects.sum(lambda parts, x: np.array([p["v"] for p in parts]), vectorised=True)
     assert float(total.value) == pytest.approx(float(a.sum()), abs=1e-12)
+
+    def of_sparse(parts: tuple[list[Any], Floats], x: Floats) -> Floats:
+        rows = np.vstack([row.toarray() for row in parts[0]])  # no arrays: a list
+        return weighted((rows, parts[1]), x)
+
+    sparse = cluster.parts((scipy.sparse.csr_array(X), a), LT(r=2), parts=90)
+    found = sparse.sum(of_sparse, x, vectorised=True)
+    assert np.allclose(found.value, exact, rtol=0, atol=1e-12)
 
 
 @pytest.mark.engine

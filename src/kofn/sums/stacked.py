@@ -43,11 +43,7 @@ class Stack:
 
     def take(self, at: NDArray[np.intp]) -> Any:
         """The parts at these places."""
-        if isinstance(self.parts, list):
-            return [self.parts[i] for i in at.tolist()]
-        if isinstance(self.parts, tuple):
-            return tuple(one[at] for one in self.parts)
-        return self.parts[at]
+        return _taken(self.parts, at)
 
     def add(self, first: int, last: int, value: Leaves) -> Leaves:
         """The symbols' values from those of their parts."""
@@ -145,6 +141,13 @@ def _leaves(value: Any, count: int) -> Leaves:
                 f"for each; it returned shape {one.shape}"
             )
     return arrays
+
+
+def _taken(pile: Any, at: NDArray[np.intp]) -> Any:
+    """What lies at these places of a pile."""
+    if isinstance(pile, tuple):
+        return tuple(_taken(one, at) for one in pile)
+    return [pile[i] for i in at.tolist()] if isinstance(pile, list) else pile[at]
 
 
 def _pile(parts: Sequence[Any], listed: bool) -> Any:
