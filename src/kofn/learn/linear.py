@@ -180,7 +180,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Linear):
     iteration is one product with X and one with X.T, for all targets; `n_iter_` counts
     them. Or "coded-gradient", or a CodedGradient: coded sums of gradients over parts of
     the rows, exact or approximate. scikit-learn's names ("auto", "svd", "sag", …) have
-    the same optimum and run as "cg". `solver_` is the name that was given.
+    the same optimum and run as "cg". `solver_` is the name that was given. "svd",
+    "cholesky" and "saga" refuse sparse rows, as there: use "cg".
 
     Other parameters of scikit-learn are taken where the result is the same, and refused
     where it would be another: docs/learn.md has the table. `coef_` and predictions are
@@ -546,7 +547,8 @@ class LogisticRegression(_LinearClassifier):
     largest entry of the gradient of the mean loss, as in scikit-learn (whose default is 1e-4). See
     Ridge for the rest.
 
-    penalty: "l2", or None for none, as C=inf. class_weight: "balanced", or a dict with
+    C=inf: no penalty; so is penalty=None, of which scikit-learn warns since 1.8, and we
+    with it. set_callbacks takes scikit-learn's callbacks. class_weight: "balanced", or a dict with
     the weight of each class. warm_start: begin where the last fit ended. scikit-learn's
     solvers have the same optimum: "newton-cholesky" runs as "newton-cg", "sag" and
     "saga" as "lbfgs". "liblinear" has another and is taken for two classes: the
