@@ -190,6 +190,7 @@ def test_an_encode_is_beside_the_limit_of_its_own_kind() -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_benchmarks_measure_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     from kofn.cli.bench import broadcast, memory, sparse
 

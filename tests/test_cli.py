@@ -115,6 +115,7 @@ def test_a_picture_that_cannot_be_written_is_said_before_the_run(
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_bench_overhead_json_has_what_it_measured(command: Command) -> None:
     done = command("bench", "overhead", "--json", "--rounds", "50")
     assert done.returncode == 0, done.stderr

@@ -73,8 +73,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     "args",
     [
         ("engines",),
-        ("engines", "--json"),
-        ("--version",),
+        pytest.param(("engines", "--json"), marks=pytest.mark.long),
+        pytest.param(("--version",), marks=pytest.mark.long),
         ("encode", "X.npy", "store", "--n", 3, "--k", 2, "--json"),
         ("fit", "X.npy", "--labels", "y.npy", "--model", "svm", "--engine", "virtual", "--json"),
     ],
@@ -88,8 +88,15 @@ def test_output_that_goes_nowhere(
     is_one_line(done, "No space left on device")
 
 
-@pytest.mark.parametrize("args", [("--help",), ("engines", "--json"), ("simulate", *SIMULATED)])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("args", "unbuffered"),
+    [
+        (("--help",), ""),
+        (("engines", "--json"), "1"),
+        (("simulate", *SIMULATED), ""),
+        pytest.param(("simulate", *SIMULATED), "1", marks=pytest.mark.long),
+    ],
+)
 def test_output_whose_reader_left(args: tuple[object, ...], unbuffered: str) -> None:
     """As in `kofn simulate ... | head -1`: 141, as the shell says of cat, and not a word."""
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}

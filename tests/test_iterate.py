@@ -696,14 +696,6 @@ def test_the_leaders_word_ends_the_run_even_if_it_is_its_last() -> None:
     assert round.ended == (0, 1)
 
 
-@pytest.mark.docs
-@pytest.mark.parametrize("name", ["pagerank", "power_method"])
-def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    size = {"pagerank": 2_000, "power_method": 200}[name]
-    runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](size)
-    assert capsys.readouterr().out
-
-
 @pytest.mark.engine
 def test_a_masked_vector_is_refused() -> None:
     with kofn.connect("local", workers=2) as cluster:

@@ -365,6 +365,7 @@ def test_a_node_that_ray_drains_is_told_for_its_workers(running: Any) -> None:
             assert probe.value(probe.submit(worker, echo, worker)) == (worker,)
 
 
+@pytest.mark.long
 def test_a_notice_reaches_the_master_on_ray_from_each_machine(
     running: Any, ec2: EC2, caplog: pytest.LogCaptureFixture
 ) -> None:

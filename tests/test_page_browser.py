@@ -250,6 +250,7 @@ def test_a_thousand_workers_are_lines_of_some_and_open_by_a_click(look: Open) ->
         counts(tab, 40)
 
 
+@pytest.mark.long
 def test_an_hour_of_a_thousand_workers_stays_small(look: Open) -> None:
     """18,000 updates, as they come in an hour, each as large as the server makes them."""
     with Page(EventLog(many(1_000, 2)), "virtual", range(1_000)) as page:
@@ -282,8 +283,14 @@ def test_an_hour_of_a_thousand_workers_stays_small(look: Open) -> None:
         tab.locator("#pause").click()
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("size", "dark"),
+    [
+        pytest.param(size, dark, marks=[] if (size == "phone") == dark else pytest.mark.long)
+        for size in SIZES
+        for dark in (False, True)
+    ],
+)
 def test_a_saved_page_needs_no_server_and_fits(
     look: Open, tmp_path: Path, size: str, dark: bool
 ) -> None:

@@ -96,8 +96,18 @@ def test_every_product_of_every_shape_with_losses_and_joins(data: st.DataObject)
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("what", ["dense", "sparse"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        *((kind, "dense") for kind in KINDS),
+        ("X.T @ Z", "sparse"),
+        *(
+            pytest.param(kind, "sparse", marks=pytest.mark.long)
+            for kind in KINDS
+            if kind != "X.T @ Z"
+        ),
+    ],
+)
 def test_a_kill_in_the_middle_of_every_product(kind: str, what: str) -> None:
     rng = np.random.default_rng(1)
     faults = Faults()
@@ -387,7 +397,9 @@ class Uneven(Delays):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(10))
+@pytest.mark.parametrize(
+    "batch", [0, 1, *(pytest.param(batch, marks=pytest.mark.long) for batch in range(2, 10))]
+)
 def test_fifty_random_scripts(batch: int) -> None:
     for seed in range(50 * batch, 50 * batch + 50):
         rng = np.random.default_rng(seed)

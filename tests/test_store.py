@@ -439,8 +439,14 @@ def encode_until(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("kind", ["npy", "zarr", "sparse"])
-@pytest.mark.parametrize("stop", ["middle", "rename", "manifest"])
+@pytest.mark.parametrize(
+    ("kind", "stop"),
+    [
+        pytest.param(kind, stop, marks=[] if j == (i + 1) % 3 else pytest.mark.long)
+        for i, kind in enumerate(["npy", "zarr", "sparse"])
+        for j, stop in enumerate(["middle", "rename", "manifest"])
+    ],
+)
 def test_a_killed_run_leaves_no_store_and_goes_on(
     kind: str, stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
