@@ -30,7 +30,7 @@ from typing import Any, Self
 REPOSITORY = Path(__file__).parents[1]
 MOST = 32  # hosts on one switch
 _TOOLS = {"ip": "iproute2", **dict.fromkeys(("unshare", "nsenter", "setsid"), "util-linux")}
-_START = 60.0  # seconds for a host to come up, or to be gone
+_START = 300.0  # seconds for a host to come up, or to be gone
 _FIRST = (sys.executable, "-I", __file__)  # the first process of a host
 _OWN = ("/tmp", "/dev/shm")  # folders of which each host has its own
 _BIND, _MOVE, _PRIVATE = 0x1000, 0x2000, 0x44000  # of mount(2); private: with all below

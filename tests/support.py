@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from waiting import over_the_network as over_the_network
 from waiting import until as until
 
 import kofn
+from kofn.engines.base import Engine, Wrapped
+from kofn.model import Event, Lost
 from kofn.reproduce.inventory import Paper, lines
 from kofn.rounds import RoundDriver
 
@@ -81,6 +84,66 @@ class Gently:
 
 
 gently = Gently()
+
+
+def held_back(
+    f: Callable[[Any], Any], folder: Path, times: int = 1, each: int = 20
+) -> Callable[[Any], Any]:
+    """Return `f` for X.iterate; after each 20 calls it waits for one more file in the folder.
+
+    The files are named 0, 1, ...; so many are waited for. The master is told of rounds later than
+    workers do them: without this, all may be done before what is to happen in the middle of them.
+    """
+    calls = [0]
+    paths = [str(folder / str(i)) for i in range(times)]
+
+    def waits(y: Any) -> Any:  # goes to the workers by value
+        calls[0] += 1
+        for path in paths[: (calls[0] - 1) // each]:
+            while not os.path.exists(path):
+                time.sleep(0.005)
+        return f(y)
+
+    return waits
+
+
+def spread(cluster: kofn.Cluster, X: kofn.CodedMatrix) -> None:
+    """Wait until every worker keeps its share: one that is late with it takes no part yet."""
+    until(lambda: len(X.shares) == len(cluster.workers), "the shares")
+
+
+def rested(cluster: kofn.Cluster, *supplied: int) -> None:
+    """Wait until nobody owes an answer, and these workers keep something.
+
+    Others may be left out of a round, and then no fault of a script strikes them in it.
+    """
+    driver = driver_of(cluster)
+
+    def nobody_owes() -> bool:
+        driver.settle()
+        kept = driver.roster.kept  # without those that are lost
+        supplies = all(kept[worker] for worker in supplied if worker in kept)
+        return supplies and not driver.roster.owing(driver.engine.workers)
+
+    until(nobody_owes, "the late")
+
+
+class Noting(Wrapped):
+    """An engine that makes a file for each worker whose loss the master is told of: 0, 1, ..."""
+
+    name = "noting"
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        super().__init__(engine)
+        self._folder, self._losses = folder, 0
+
+    def events(self, timeout: float) -> list[Event]:
+        events = super().events(timeout)
+        for event in events:
+            if type(event) is Lost:
+                (self._folder / str(self._losses)).touch()
+                self._losses += 1
+        return events
 
 
 def driver_of(cluster: kofn.Cluster) -> RoundDriver:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from support import driver_of
+from support import rested
 
 import kofn
 from kofn.arrays.baselines import Replicated, uncoded, whole_shares
@@ -19,7 +19,6 @@ from kofn.engines.local import LocalEngine
 from kofn.engines.paced import Paced
 from kofn.engines.virtual import VirtualEngine
 from kofn.model import Dropped, Lost, Reply, Send, Task, Tick
-from kofn.reproduce.timing import drain
 from kofn.rounds import Late
 from kofn.rounds.replicated import ReplicatedRound
 from kofn.testing import EngineChecks, Faults
@@ -314,8 +313,7 @@ def test_a_paced_task_takes_its_seconds_and_sees_a_cancel(A: Any) -> None:
         Y = whole_shares(cluster, A, 1)
         for _ in range(5):  # 120 s each if the cancelled worker went on
             seconds(Y, A)
-        drain(cluster)
-        assert not driver_of(cluster).roster.owing(cluster.workers)
+        rested(cluster)
 
 
 def test_a_simulated_clock_cannot_be_paced() -> None:

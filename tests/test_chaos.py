@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +51,27 @@ def test_chaos_is_survived(engine: str, tmp_path: Path) -> None:
     minutes = str(MINUTES[engine] * SOAK)
     log = tmp_path / "run.jsonl"
     shown = ("--page", "--log", str(log)) if engine == "local" else ()
-    how = ("--engine", engine, "--seed", str(PASS), "--minutes", minutes, "--json", *shown)
-    done = command(*how)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["checked"] > 0
-    assert 0 < result["worst"] <= 1
-    if engine == "local":
-        assert result["kills"] > 0
-        assert result["freezes"] > 0
-        assert result["interrupts"] > 0
-        assert result["processes"] > 6
+    how = ("--engine", engine, "--minutes", minutes, "--json", *shown)
+    strikes, operations, runs = Counter[str](), set[str](), 0
+
+    def all_kinds() -> bool:  # how much is done in so many seconds is the machine's affair
+        nonlocal runs
+        done = command(*how, "--seed", str(PASS + 1000 * runs))
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert result["worst"] <= 1
+        strikes.update({kind: result[kind] for kind in ("kills", "freezes", "interrupts")})
+        strikes["checked"] += result["checked"]
+        operations.update(result["operations"])
+        runs += 1
+        if engine != "local":
+            return strikes["checked"] > 0
         assert "The page: http://127.0.0.1:" in done.stderr
-        assert any(record.kind == "lost" for record in read_log(log))
-        assert {"X @ w", "X.T @ z", "iterate", "fit", "result", "X.move"} <= {*result["operations"]}
+        assert any(record.kind == "lost" for record in read_log(log)) == (result["kills"] > 0)
+        every = {"X @ w", "X.T @ z", "iterate", "fit", "result", "X.move"}
+        return every <= operations and min(strikes.values()) > 0
+
+    until(all_kinds, "every kind of work and of strike", 900.0)
 
 
 @pytest.fixture
@@ -110,12 +118,12 @@ def test_an_error_has_to_be_true(cluster: kofn.Cluster, tmp_path: Path) -> None:
 def test_a_failure_names_the_command_that_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     right = CodedMatrix._product
     monkeypatch.setattr(CodedMatrix, "_product", lambda X, w: 2 * right(X, w))
-    settings = Settings("virtual", 6, 0.05, 7, ("interrupts", "errors"))
+    settings = Settings("virtual", 6, 9, 7, ("interrupts", "errors"))
     with pytest.raises(ChaosFailed, match=r"X @ .* times as far") as failed:
         run(settings, nobody)
     assert failed.value.command in str(failed.value)
     assert failed.value.command == (
-        "kofn chaos --engine virtual --seed 7 --minutes 0.05 --workers 6 "
+        "kofn chaos --engine virtual --seed 7 --minutes 9 --workers 6 "
         "--only interrupts --only errors"
     )
 
@@ -126,11 +134,11 @@ def test_a_wrong_result_ends_the_command_with_its_seed() -> None:
         "from kofn.arrays import CodedMatrix; right = CodedMatrix._back\n"
         "CodedMatrix._back = lambda X, z: right(X, z) * (1 + 1e-9)"
     )
-    done = command("--engine", "virtual", "--seed", "11", "--minutes", "0.02", program=breaks)
+    done = command("--engine", "virtual", "--seed", "11", "--minutes", "9", program=breaks)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("kofn: under chaos every result is right")
-    assert last.endswith("kofn chaos --engine virtual --seed 11 --minutes 0.02 --workers 6")
+    assert last.endswith("kofn chaos --engine virtual --seed 11 --minutes 9 --workers 6")
 
 
 @pytest.mark.engine
@@ -139,7 +147,7 @@ def test_a_hang_ends_the_command_with_its_seed() -> None:
         "import threading; from kofn.chaos import run, work; run.HANG = 0.5\n"
         "work.Bench.fit = lambda bench: threading.Event().wait()"
     )
-    done = command("--engine", "virtual", "--seed", "5", "--minutes", "0.02", program=breaks)
+    done = command("--engine", "virtual", "--seed", "5", "--minutes", "9", program=breaks)
     assert done.returncode == 3
     assert "nothing has ended for" in done.stderr
     assert "--seed 5" in done.stderr
@@ -196,10 +204,10 @@ def test_ctrl_c_of_a_user_ends_it_in_order() -> None:
     ) as process:
         try:
             master = Process.of(process.pid)
-            until(lambda: any(map(sends_ctrl_c, family([master]))), "its beginning", 60.0)
+            until(lambda: any(map(sends_ctrl_c, family([master]))), "its beginning", 600.0)
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=600)
         finally:
             process.kill()
     assert process.returncode == 0, err
-    assert json.loads(out)["seconds"] < 300
+    assert json.loads(out)["seconds"] < 60 * 60

@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import driver_of, until
+from support import driver_of, rested, spread, until
 
 import kofn
 from kofn.arrays.store import write_store
 from kofn.codes.mds import MDSCode
 from kofn.delays import Change, Script
+from kofn.engines.base import Wrapped
 from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.learn import Ridge
+from kofn.model import Task
 
 A = np.random.default_rng(0).standard_normal((300, 20))
 W = np.ones(20)
@@ -30,7 +32,7 @@ W = np.ones(20)
 @pytest.mark.engine
 def test_two_threads_may_multiply_and_a_third_may_look() -> None:
     wrong: list[BaseException] = []
-    with kofn.connect("local", workers=4, limit=30) as cluster:
+    with kofn.connect("local", workers=4) as cluster:
         X = cluster.encode(A, k=2)
         stop = threading.Event()
 
@@ -51,24 +53,36 @@ def test_two_threads_may_multiply_and_a_third_may_look() -> None:
         for thread in (watcher, *threads):
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join()
         stop.set()
-        watcher.join(30)
+        watcher.join()
         assert wrong == []
 
 
 @pytest.mark.engine
 def test_a_join_from_another_thread_saves_a_round_that_waits() -> None:
-    with kofn.connect("local", workers=4, wait=60) as cluster:
+    begun = threading.Event()
+
+    class Telling(Wrapped):
+        def submit(self, task: Task) -> None:
+            super().submit(task)
+            begun.set()
+
+    with kofn.connect(Telling(LocalEngine(4)), wait=300) as cluster:
         X = cluster.encode(A, k=3)
         cluster.lose(0)
         cluster.lose(1)
         assert cluster.workers == (2, 3)
         joined: list[int] = []
-        timer = threading.Timer(0.3, lambda: joined.append(cluster.join()))
-        timer.start()
+
+        def join() -> None:
+            begun.wait()
+            joined.append(cluster.join())
+
+        other = threading.Thread(target=join)
+        other.start()
         np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
-        timer.join()
+        other.join()
         assert joined == [4]
         assert 4 in X.report.joined
 
@@ -77,9 +91,11 @@ def test_a_join_from_another_thread_saves_a_round_that_waits() -> None:
 def test_a_newcomer_takes_part_at_once() -> None:
     with kofn.connect("local", workers=3) as cluster:
         X = cluster.encode(A, k=2)
+        spread(cluster, X)
         X @ W
         cluster.lose(1)
         cluster.join()
+        rested(cluster)
         X @ W
         assert sorted(X.report.live) == [0, 2, 3]
 
@@ -106,11 +122,12 @@ def test_a_worker_that_is_stopped_does_not_keep_encode_waiting() -> None:
         np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
         assert 0 not in X.report.live
         os.kill(pid, signal.SIGCONT)
-        for _ in range(2000):
+
+        def back() -> bool:
             X @ W
-            if 0 in X.report.live:
-                break
-        assert 0 in X.report.live
+            return 0 in X.report.live
+
+        until(back, "the worker that goes on")
 
 
 @pytest.mark.engine
@@ -284,16 +301,19 @@ def test_products_from_a_store_and_a_share_whose_file_is_gone(tmp_path: Path) ->
         X = cluster.encode(tmp_path / "store")
         np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
         np.testing.assert_allclose(X.T @ np.ones(300), A.T @ np.ones(300), rtol=1e-10)
+        spread(cluster, X)
         held = set(X.shares.values())
         (spare,) = set(range(4)) - held
         for file in (tmp_path / "store").iterdir():
             if file.name.startswith(f"share-{spare:0}") or f"{spare}" in file.stem.split("-"):
                 file.unlink()
         joiner = cluster.join()  # its file is gone: the share is rebuilt from live ones
-        for _ in range(200):
+
+        def takes_part() -> bool:
             np.testing.assert_allclose(X @ W, A @ W, rtol=1e-10)
-            if joiner in X.report.live:
-                break
+            return joiner in X.report.live
+
+        until(takes_part, "the joiner")
         assert X.shares[joiner] == spare
         with pytest.raises(kofn.KofnError, match="k"):
             cluster.encode(tmp_path / "store", k=3)
@@ -357,8 +377,8 @@ def test_a_cluster_may_be_closed_while_another_thread_uses_it(engine: str) -> No
         X = cluster.encode(np.eye(60), k=2)
         other = threading.Thread(target=multiply_on, args=(X, began, ended))
         other.start()
-        assert began.wait(60.0)
-    other.join(60.0)
+        began.wait()
+    other.join()
     assert [type(error) for error in ended] == [kofn.Closed]
     cluster.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import DataFolder, driver_of
+from support import DataFolder, driver_of, rested
 
 import kofn
 from kofn.codes.repetition import FractionalRepetition
@@ -203,7 +203,7 @@ def test_real_workers_wait_as_recorded_and_drop_what_is_stale(tmp_path: Path) ->
             # Whoever was to sleep for 90 s in one round answers the next one: it drops the sleep.
             assert np.allclose(X @ np.arange(6.0), np.arange(6.0))
             assert len(X.report.live) == 3
-            drain(cluster)
+            rested(cluster)
         dropped = [record.worker for record in cluster.log if record.kind == "dropped"]
     assert dropped == [2, 0, 2, 0]
 

@@ -57,7 +57,7 @@ def serve(host: Host) -> subprocess.Popen[str]:
     return server
 
 
-def ask(host: Host, other: Host, seconds: float = 10.0) -> str:
+def ask(host: Host, other: Host, seconds: float = 100.0) -> str:
     words = [sys.executable, "-c", ASK, other.name, str(PORT), str(seconds)]
     return host.run(words).strip()
 
@@ -106,6 +106,7 @@ def test_a_host_that_is_cut_off_is_silent_and_one_whose_processes_died_is_not(
     a.thaw()
     assert ask(b, a) == "hello"
     a.kill_all()
+    until(lambda: not a.pids(), "the end of its processes")
     assert ask(b, a) == "ConnectionRefusedError"
     server = serve(a)
     a.kill(server)

@@ -157,9 +157,11 @@ def test_a_wait_for_a_lock_can_be_interrupted() -> None:
         has.wait()
         assert not lock.acquire(blocking=False)
         assert not lock.acquire(timeout=0.01)
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        with pytest.raises(Rung), lock:
-            raise AssertionError("not reached")
+        timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+        with pytest.raises(Rung):  # noqa: PT012 - also where it rings before the wait
+            timer.start()
+            with lock:
+                raise AssertionError("not reached")
     finally:
         over.set()
         thread.join()
@@ -205,7 +207,7 @@ while struck < int(sys.argv[1]):
         usual = time.monotonic() - began
     except KeyboardInterrupt:
         struck += 1
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 300
     while descendants():
         assert time.monotonic() < limit, descendants()
         time.sleep(0.01)  # they are asked for again, up to the limit
@@ -221,7 +223,7 @@ def test_an_interrupted_start_or_end_leaves_nothing() -> None:
 def test_tests_that_interrupt_work_where_sigint_is_ignored() -> None:
     # As under nohup, in the background, and in some CI.
     test = f"{Path(__file__).with_name('test_engine_local.py')}::{INTERRUPTING}[{signal.SIGINT:d}]"
-    line = f"trap '' INT; exec {sys.executable} -m pytest -q --timeout=240 -p no:cacheprovider"
+    line = f"trap '' INT; exec {sys.executable} -m pytest -q --timeout=1500 -p no:cacheprovider"
     with subprocess.Popen(
         ["sh", "-c", f'{line} "$0"', test], stdout=subprocess.PIPE, text=True
     ) as process:

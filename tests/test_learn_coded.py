@@ -13,6 +13,7 @@ import sklearn.svm
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.base import clone
+from support import until
 
 import kofn
 from kofn.delays import Exponential
@@ -245,7 +246,7 @@ def test_through_kills_on_processes() -> None:
             cluster=cluster,
             callback=lambda t, loss, parts: seen.append(len(parts.report.live)),
         ).fit(X, LABELS)
-        assert len(cluster.workers) == 4
+        until(lambda: len(cluster.workers) == 4, "the news of the losses")
     with virtual() as calm:
         same = LogisticRegression(solver=how, max_iter=30, cluster=calm).fit(X, LABELS)
     assert np.allclose(ours.coef_, same.coef_, atol=1e-12)

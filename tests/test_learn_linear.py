@@ -18,6 +18,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification, make_regression
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from support import until
 
 import kofn
 from kofn.learn import (
@@ -149,7 +150,7 @@ def test_workers_killed_during_the_fit_change_nothing() -> None:
                 cluster.join()
 
         model = LinearSVC(cluster=cluster, k=2, callback=strike).fit(XC, YC)
-        assert set(cluster.workers) == {0, 2, 4}
+        until(lambda: set(cluster.workers) == {0, 2, 4}, "the news of the losses")
     np.testing.assert_allclose(model.coef_, undisturbed.coef_, rtol=1e-8, atol=1e-10)
     assert seen == sorted(seen, reverse=True)
     assert len(seen) == model.n_iter_

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from support import DataFolder, until
+from support import DataFolder, spread, until
 
 import kofn
 from kofn.codes import error_bound
@@ -124,6 +124,10 @@ def test_a_small_network_equals_numpy_through_kills_and_joins(
     expected = plain_training(model, X, Y)
     script = FAULTS[faults](Faults())
     joins, kills = (sum(what in line for line in script.script) for what in ("join", "lose"))
+
+    def joined(cluster: kofn.Cluster) -> int:
+        return len([worker for worker in cluster.workers if worker >= workers])
+
     for engine in (VirtualEngine(workers), LocalEngine(workers)):
         with kofn.connect(script.on(engine)) as cluster:
             found = coded_training(model.set_params(cluster=cluster), X, Y)
@@ -176,6 +180,7 @@ def test_the_velocity_is_rebuilt_with_the_share() -> None:
                 cluster.join()
             np.testing.assert_allclose(M @ np.eye(9), A, atol=1e-11)
             np.testing.assert_allclose(M.T @ np.eye(41), A.T, atol=1e-11)
+        spread(cluster, M)
         # From here on those two shares are all there is.
         cluster.lose(0)
         cluster.lose(3)

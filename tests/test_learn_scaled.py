@@ -14,6 +14,7 @@ import sklearn.linear_model
 import sklearn.svm
 from sklearn import datasets
 from sklearn.exceptions import ConvergenceWarning
+from support import until
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import kofn
@@ -118,7 +119,7 @@ def test_a_sample_of_few_rows_serves_as_well_through_kills() -> None:
 
         model = LogisticRegression(cluster=cluster, k=2, callback=strike).fit(X, y)
         assert model.n_iter_ < 100
-        assert len(cluster.workers) == 2
+        until(lambda: len(cluster.workers) == 2, "the news of the losses")
     # The same steps: what is left is the rounding of decoding, by the sizes of the columns.
     size = np.abs(X).max(axis=0)
     np.testing.assert_allclose(

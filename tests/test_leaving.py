@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from acting import Acting
+from support import spread
 from test_rounds_master import begun, reply, sent
 
 import kofn
@@ -496,6 +497,7 @@ def test_a_market_on_real_workers_announces_a_loss_before_it_comes() -> None:
     trace = SpotTrace(tuple(events))
     with kofn.connect("local", workers=3) as cluster:
         X = cluster.encode(A, 2)
+        spread(cluster, X)
         with Market(cluster, trace, None, shares=3, notice=4e3) as market:
             market.advance(7e3)
             market.settle()

@@ -260,7 +260,7 @@ dice, rung = random.Random(0), 0
 signal.signal(signal.SIGVTALRM, ring)
 with kofn.connect("local", workers=6) as cluster:
     X = cluster.encode(A, k=3)
-    for _ in range(300):
+    while rung < 40:
         try:
             signal.setitimer(signal.ITIMER_VIRTUAL, dice.uniform(1e-5, 2e-3))
             for _ in range(20):
@@ -270,7 +270,6 @@ with kofn.connect("local", workers=6) as cluster:
             rung += 1
         np.testing.assert_allclose(X @ np.ones(40), A @ np.ones(40), rtol=1e-9, atol=1e-9)
     assert len(cluster.workers) == 6
-print(rung)
 """
 
 
@@ -281,7 +280,6 @@ def test_interrupts_at_any_moment_are_no_harm() -> None:
         [sys.executable, "-c", INTERRUPTS], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 30
 
 
 @pytest.mark.engine

