@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 
 pytest.importorskip("mpi4py", reason="kofn[mpi] is not installed")
 
-from ranks import ENVIRONMENT, MPIEXEC, NEEDED, finish, mpiexec
+from ranks import ENVIRONMENT, MPIEXEC, NEEDED, finish, mpiexec, start_ranks
 from support import PASS, SOAK, until
 
 import kofn
@@ -86,7 +87,7 @@ def test_on_one_machine_nobody_outside_can_connect() -> None:
 @LONG
 def test_chaos_is_survived() -> None:
     args = ("chaos", "--engine", "mpi", "--seed", str(PASS), "--minutes", str(0.05 * SOAK))
-    out = finish(mpiexec(7, "mpi_programs/command.py", *args, "--json"), 3600)
+    out = finish(start_ranks(7, [sys.executable, "-m", "kofn", *args, "--json"]), 3600)
     result = json.loads(out[out.index("{") :])
     assert result["checked"] > 0
     assert result["kills"] + result["freezes"] + result["interrupts"] > 0
