@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, not 2^26, i
 
 import pytest
 from hosts import Hosts, HostsUnavailable
+from hypothesis import settings
 from support import SOAK, Command, DataFolder, Done, gently
 
 import kofn
@@ -33,6 +35,11 @@ from kofn.cli import main
 # that interrupt a child would wait for ever.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Examples of a property take as long as a busy machine lets them.
+settings.register_profile("kofn", deadline=None)
+settings.load_profile("kofn")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -128,6 +135,15 @@ _STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.sy
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
         sys.addaudithook(_refuse)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--quick`, leave out files that are marked as a whole: some import what takes long."""
+    if config.getoption("--quick") and collection_path.suffix == ".py":
+        whole = rf"^pytestmark = \[?\s*pytest\.mark\.({'|'.join(MARKED)})\b"
+        if re.search(whole, collection_path.read_text(), re.MULTILINE):
+            return True
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

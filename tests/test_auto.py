@@ -88,6 +88,7 @@ def test_while_nobody_is_late_no_part_is_read_twice() -> None:
             assert not found.report.late
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [6, 7, 2, 1, 40])
 def test_any_number_of_workers_gives_the_exact_sum(workers: int) -> None:
     with kofn.connect(VirtualEngine(workers, delays=Late(workers))) as cluster:
@@ -581,6 +582,7 @@ def test_rounds_that_differ_by_chance_do_not_take_a_choice_back() -> None:
     assert trial.failed() == ""
 
 
+@pytest.mark.slow
 @given(st.integers(2, 40), st.data())
 def test_any_rounds_can_be_learnt_from(n: int, data: st.DataObject) -> None:
     """Whoever answered or not, and however fast: choices stay among those that there are."""
@@ -627,6 +629,7 @@ def traces(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_traces_that_were_not_there_when_this_was_built(tmp_path: Path) -> None:
     """Every form is read and played; what was played once is not played again."""
     data, out = traces(tmp_path), tmp_path / "out"

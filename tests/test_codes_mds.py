@@ -226,6 +226,7 @@ def test_generators_depend_on_nothing_but_the_fields(kind: str) -> None:
         assert not np.array_equal(make(9, 4, 3), make(9, 4, 4))
 
 
+@pytest.mark.slow
 def test_large_codes() -> None:
     code = MDSCode(1000, 500)
     assert code.generator.shape == (1000, 500)

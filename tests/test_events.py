@@ -12,6 +12,7 @@ from kofn.events import EventLog
 from kofn.model import Record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["send", "result"])
 def test_records_are_no_work_for_the_collector(kind: str) -> None:
     log = EventLog(most=4)

@@ -207,6 +207,7 @@ def test_batches_are_the_same_wherever_a_part_lies() -> None:
     assert np.allclose(fit(kofn.Uncoded(), 1.0), fit(kofn.Uncoded(), None), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.claim("erasurehead: Future work, SVRG")
 def test_svrg_comes_nearer_than_batches_alone() -> None:
     """The same batches and step size: how far the coefficients end from the optimum."""

@@ -223,6 +223,7 @@ def test_with_a_notice_no_row_is_topped_up_and_no_round_is_slow(back: bool) -> N
     assert all(3 in r.live for r, end in zip(reports, ends, strict=True) if end < GONE - 0.3)
 
 
+@pytest.mark.slow
 @both_ways
 def test_a_notice_that_comes_to_nothing_costs_nothing(back: bool) -> None:
     plain = run((), back=back)

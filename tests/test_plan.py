@@ -97,6 +97,7 @@ def test_ever_fewer_are_played_for_ever_more_rounds() -> None:
 # What is chosen.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SMALL)
 def test_with_stragglers_a_code_is_chosen_and_with_none_it_is_not(kind: str) -> None:
     slow = kofn.plan(SMALL[kind], 6, SLOW, rounds=16)
@@ -110,6 +111,7 @@ def test_with_stragglers_a_code_is_chosen_and_with_none_it_is_not(kind: str) -> 
     assert f"without a code it is {plain.row.seconds.mean():.4g} s" in slow.why[0]
 
 
+@pytest.mark.slow
 def test_two_runs_agree_and_the_prediction_is_what_a_simulation_gives() -> None:
     work, trace, rounds = SMALL["product"], market(8, (0.5, 1.5, 1.0), 600.0), 10
     waits = "exponential(unit=6, mean=1)"
@@ -150,6 +152,7 @@ def test_losses_that_come_late_in_a_market_are_met(monkeypatch: pytest.MonkeyPat
     assert not kofn.plan(*given, rounds=8, costs=COSTS).coded
 
 
+@pytest.mark.slow
 def test_a_price_makes_fewer_machines_an_option_and_a_deadline_the_cheapest_win() -> None:
     waits = "exponential(unit=6, mean=1)"  # more machines hardly save time
     dear = kofn.plan(SMALL["product"], 8, waits, price=3.6, rounds=6)
@@ -194,6 +197,7 @@ def test_tolerance_lets_a_sum_be_closed_early() -> None:
     assert "stop=kofn.fraction(0.66)" in near.python
 
 
+@pytest.mark.slow
 def test_the_kind_of_machine_is_chosen(tmp_path: Path) -> None:
     good, bad = np.full(60, 4, dtype=np.int8), np.tile([4, 1], 30).astype(np.int8)
     prices = np.full(60, 2.0)
@@ -264,6 +268,7 @@ def test_lifetimes_are_a_market_too() -> None:
     assert found.best.price is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["product", "gradient", "sum"])
 def test_a_plan_says_that_machines_are_gone_before_they_answer(
     kind: str, monkeypatch: pytest.MonkeyPatch
@@ -340,6 +345,7 @@ def dips(length: float = 7200.0) -> SpotTrace:
     return SpotTrace(tuple(sorted(events, key=lambda e: e.time)), "dips", length=length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["mds(k=5)", "mds(k=4)", "mds(k=2, margin=1)", "uncoded"])
 def test_what_is_not_played_takes_as_long_as_if_it_were(code: str) -> None:
     """Waits for machines in it: they are met wherever in the market they are."""
@@ -370,6 +376,7 @@ def test_without_a_market_the_luck_of_the_whole_run_is_met() -> None:
     assert part.took == pytest.approx(200 * 1 + 200 * 5, rel=0.03)
 
 
+@pytest.mark.slow
 def test_the_pick_has_no_risk_that_a_little_redundancy_saves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -408,6 +415,7 @@ def test_a_limit_on_risk() -> None:
     assert never.why[0] == "Nothing has a risk of 0 or less; this has the least."
 
 
+@pytest.mark.slow
 def test_the_lines_for_a_market_keep_machines_and_wait_for_them() -> None:
     found = kofn.plan(SMALL["product"], 6, SLOW, dips(), rounds=40)
     count, wait, keep = found.arguments("connect")
@@ -505,6 +513,7 @@ def plain_term(part: Any, x: Any) -> Any:
     return part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_lines_of_python_do_what_the_plan_does(kind: str) -> None:
     found = first(6, kind)
@@ -545,6 +554,7 @@ def test_prices_hold_on_every_market_that_has_them(data_folder: DataFolder) -> N
 # The command.
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_plan(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "knee.png"
@@ -569,6 +579,7 @@ def test_the_command_prints_a_plan(tmp_path: Path) -> None:
         assert result["python"] in console.export_text()  # whole lines, to be pasted
 
 
+@pytest.mark.slow
 def test_what_the_picture_leaves_out_and_the_timings_do_not_tell_is_named() -> None:
     pytest.importorskip("matplotlib")
     seconds = np.ones((20, 6))

@@ -129,6 +129,7 @@ def test_more_than_half_are_frozen(kind: str) -> None:
         assert report.seconds["wait"] < LIMIT / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("n", "k", "times"), [(12, 6, 40), (20, 10, 30), (60, 40, 8)])
 def test_the_bound_of_a_transposed_product_holds_after_losses(

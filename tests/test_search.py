@@ -62,6 +62,7 @@ def test_more_scripts_are_right_too(theme: str) -> None:
     assert search.search(mine).scripts == len(mine)
 
 
+@pytest.mark.slow
 def test_a_seed_that_fails_is_named_and_replays_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cover, "retire", lambda self, share: None)
     with pytest.raises(search.Failing) as failing:
@@ -94,6 +95,7 @@ def test_what_was_found_once_does_not_come_back(seed: int) -> None:
     assert search.search([seed]).scripts == 1
 
 
+@pytest.mark.slow
 def test_right_though_all_are_told_to_leave_at_once() -> None:
     # The first found: three that hold one share; rows that came after they were given up, and
     # were asked again; a sum that took those that had made room for idle.
@@ -108,6 +110,7 @@ def test_right_though_all_are_told_to_leave_at_once() -> None:
                     raise AssertionError(f"evacuated, seed {seed}") from error
 
 
+@pytest.mark.engine  # other processes
 def test_a_seed_gives_the_same_events_every_time() -> None:
     some = [*range(100), 339, 1939, 4385]  # in the last three sums are audited, in secret
     assert search.search(some) == search.search(some)

@@ -86,6 +86,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.claim("sequential: Algorithm 2 (IDIP)")
 @pytest.mark.parametrize(("P", "N", "W", "rounds"), SMALL)
 def test_every_conforming_pattern_meets_every_deadline(P: int, N: int, W: int, rounds: int) -> None:

@@ -247,6 +247,7 @@ def play(
         return state_of(cluster.log), engine.now()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("work", WORK)
 def test_the_figure_without_coding_is_that_of_a_run_without_coding(
