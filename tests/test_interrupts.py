@@ -22,7 +22,7 @@ from kofn.interrupts import Lock, due, held, opened
 
 pytestmark = pytest.mark.engine
 
-INTERRUPTING = "test_the_death_of_the_master_leaves_no_process"
+INTERRUPTING = "test_the_end_of_a_master_without_a_guard_leaves_nothing[local-interrupt]"
 
 
 class Rung(Exception):
@@ -222,7 +222,7 @@ def test_an_interrupted_start_or_end_leaves_nothing() -> None:
 
 def test_tests_that_interrupt_work_where_sigint_is_ignored() -> None:
     # As under nohup, in the background, and in some CI.
-    test = f"{Path(__file__).with_name('test_engine_local.py')}::{INTERRUPTING}[{signal.SIGINT:d}]"
+    test = f"{Path(__file__).with_name('test_engines.py')}::{INTERRUPTING}"
     line = f"trap '' INT; exec {sys.executable} -m pytest -q --timeout=1500 -p no:cacheprovider"
     with subprocess.Popen(
         ["sh", "-c", f'{line} "$0"', test], stdout=subprocess.PIPE, text=True
