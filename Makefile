@@ -6,13 +6,14 @@ EXTRAS := plot,store,ray,dask,mpi,torch
 MINUTES ?= 20
 TESTS ?= tests
 AT_ONCE ?= 4
+LOWEST := .lowest
 PYTEST := $(BIN)/python -m pytest
 FILES := --dist loadfile --no-loadscope-reorder
 SUMMARY := .summary
 # Tests start a thousand processes. Where this is set, each of them compiles kofn anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test test-all check soak coverage bench bench-check peers docs release-check clean
+.PHONY: demo quick lowest test test-all check soak coverage bench bench-check peers docs release-check clean
 
 demo: $(VENV)/.core
 	$(BIN)/kofn demo
@@ -20,6 +21,11 @@ demo: $(VENV)/.core
 # Tests that start no process: codes, rounds, the protocol, simulated engines.
 quick: $(VENV)/.dev
 	$(PYTEST) --quick -n 2 $(FILES) $(TESTS)
+
+# The same with the lowest versions that pyproject.toml allows, in an environment of its own. What
+# those say of newer libraries that they use is none of ours.
+lowest: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pytest --quick -n 2 $(FILES) -W ignore::DeprecationWarning $(TESTS)
 
 # All tests but the long ones. Tests with processes mostly wait, so four files run at a time, and
 # `check` beside them. TESTS=tests/test_arrays.py chooses files; 5 is pytest's status without a test.
@@ -85,9 +91,17 @@ $(VENV)/.dev: $(VENV)/.core
 	$(BIN)/python -m pip install --quiet -e '.[$(EXTRAS)]' --group dev
 	touch $@
 
+$(LOWEST)/.installed: pyproject.toml tests/lowest.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(LOWEST)/bin/python tests/lowest.py plot store ray dask mpi otel > $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet -r $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python -m pip install --quiet --no-deps -e .
+	touch $@
+
 $(VENV)/.docs: $(VENV)/.core
 	$(BIN)/python -m pip install --quiet --group docs
 	touch $@
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .check.log $(SUMMARY)
+	rm -rf $(VENV) $(LOWEST) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* .check.log $(SUMMARY)

@@ -152,10 +152,10 @@ def test_recorded_timings_that_are_no_archive_of_numbers_are_refused(tmp_path: P
     with pytest.raises(BadInput, match="cannot be read"):
         read_timings(path)
     for table in (np.full((2, 3), "x"), np.ones((2, 3)) * 1j, np.array(b"")):
-        np.savez(path, allow_pickle=False, run=table)
+        np.savez(path, run=table)
         with pytest.raises(BadInput, match=r"are numbers|of numbers|are arrays"):
             read_timings(path)
-    np.savez(path, allow_pickle=False, **{"run_load1.2.3": np.ones((2, 3))})
+    np.savez(path, **{"run_load1.2.3": np.ones((2, 3))})
     assert read_timings(path)["run_load1.2.3"].loads == (1.0,)
 
 

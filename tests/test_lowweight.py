@@ -32,7 +32,7 @@ def test_shares_mix_as_few_blocks_as_can_be(n: int, k: int, weight: int) -> None
 
 def test_sparse_shares_stay_sparse_and_products_exact() -> None:
     rng = np.random.default_rng(3)
-    A: Any = sp.random_array((1800, 90), density=0.02, format="csr", rng=rng)
+    A: Any = sp.random_array((1800, 90), density=0.02, format="csr", random_state=rng)
     w = rng.standard_normal(90)
     most = {}
     for code in (LowWeightCode(20, 18), MDSCode(20, 18)):

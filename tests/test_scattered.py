@@ -111,7 +111,7 @@ def test_narrow_parts_have_the_same_gradients(
     loss: Any, m: int, intercept: bool, batch: float | None
 ) -> None:
     rng = np.random.default_rng(0)
-    X: Any = scipy.sparse.random_array((12, 40), density=0.05, format="csr", rng=rng)
+    X: Any = scipy.sparse.random_array((12, 40), density=0.05, format="csr", random_state=rng)
     y = np.eye(m)[rng.integers(0, m, 12)] if m > 1 else np.where(rng.random((12, 1)) < 0.5, 1.0, -1)
     weight, x = rng.random((12, 1)), rng.standard_normal((40 + intercept) * m)
     term = Term(loss, intercept, batch)
@@ -124,7 +124,7 @@ def test_narrow_parts_have_the_same_gradients(
 
 def test_wide_sparse_data_are_kept_narrow_and_fitted_alike() -> None:
     rng = np.random.default_rng(0)
-    X: Any = scipy.sparse.random_array((60, 400), density=0.02, format="csr", rng=rng)
+    X: Any = scipy.sparse.random_array((60, 400), density=0.02, format="csr", random_state=rng)
     y = np.where(X @ rng.standard_normal(400) > 0, 1, -1)
     parts = cut(X, y[:, None], np.ones((60, 1)), 4)
     assert [type(part[0]) for part in parts] == [Narrow] * 4

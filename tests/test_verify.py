@@ -529,7 +529,7 @@ def test_a_reply_of_the_wrong_shape_is_refused() -> None:
 
 def test_sparse_matrices_and_both_ways_to_cut_are_checked() -> None:
     rng = np.random.default_rng(0)
-    S: Any = scipy.sparse.random_array((300, 40), density=0.1, format="csr", rng=rng)
+    S: Any = scipy.sparse.random_array((300, 40), density=0.1, format="csr", random_state=rng)
     for data, axis in ((S, 0), (S, 1), (S.toarray(), 1)):
         for verify, margin in MODES:
             faults = Faults().corrupt(2, "sign", round=2).corrupt(1, "sign", round=3)

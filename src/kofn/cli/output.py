@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from io import StringIO
 from typing import Any
@@ -88,6 +88,7 @@ def progress(
     texts = [TextColumn(f"{{task.fields[{name}]}}") for name in fields]
     columns = (TextColumn(f"[bold]{what}"), BarColumn(), MofNCompleteColumn(), *texts)
     off = quiet or not console.is_terminal
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=off) as bar:
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, disable=off)
+    with nullcontext() if off else bar:  # to begin and end one is a line, before rich 14.3
         empty: Any = dict.fromkeys(fields, "")
         yield partial(bar.update, bar.add_task(what, total=total, **empty))

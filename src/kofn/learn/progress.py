@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -68,6 +68,7 @@ def progress(wanted: bool, what: str = "iteration", total: int | None = None) ->
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
+    off = not console.is_terminal
     bar = Progress(
         SpinnerColumn(),
         TextColumn(f"[bold]{what} {{task.completed}}"),
@@ -77,9 +78,9 @@ def progress(wanted: bool, what: str = "iteration", total: int | None = None) ->
         TextColumn("round {task.fields[round]}"),
         TimeElapsedColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=off,
     )
-    with bar:
+    with nullcontext() if off else bar:  # to begin and end one is a line, before rich 14.3
         task = bar.add_task("fit", total=total, loss=float("nan"), live=0, round=0)
         yield lambda iteration, loss, report: bar.update(
             task, completed=iteration, loss=loss, live=len(report.live), round=report.round

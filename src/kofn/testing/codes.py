@@ -38,6 +38,7 @@ class CodeChecks:
 
     @pytest.fixture
     def code(self) -> AnyKOfN:
+        """The code to check."""
         raise NotImplementedError("define a fixture `code` that returns the code to check")
 
     def test_generator_is_n_by_k_and_cannot_be_changed(self, code: AnyKOfN) -> None:
@@ -140,10 +141,12 @@ class SumCodeChecks:
 
     @pytest.fixture
     def code(self) -> SumCode:
+        """The code to check."""
         raise NotImplementedError("define a fixture `code` that returns the code to check")
 
     @pytest.fixture
     def assignments(self, code: SumCode) -> list[Assignment]:
+        """The code for each of the sizes."""
         return [code.assign(m, n) for m, n in self.sizes]
 
     def test_it_assigns_as_many_parts_and_slots_as_it_is_told(self, code: SumCode) -> None:
