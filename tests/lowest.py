@@ -1,4 +1,4 @@
-"""The lowest versions that pyproject.toml allows, as requirements for pip: `make lowest` tests them.
+"""The lowest versions that pyproject.toml allows, as requirements for pip; see `make lowest`.
 
 python tests/lowest.py plot store      with these extras, and with what tests need
 """
