@@ -36,8 +36,10 @@ from kofn.engines import _launcher
 from kofn.engines.base import Engine
 from kofn.engines.dask import DaskEngine
 from kofn.errors import BadInput, CannotDo, Closed, EngineUnavailable
-from kofn.model import Joined, Lost, Piece
-from kofn.testing._bodies import echo, measure, toil
+from kofn.model import Build, Joined, Lost, Piece
+from kofn.peers import Address, Node
+from kofn.peers.relay import open_node
+from kofn.testing._bodies import echo, hears, measure, reached, toil
 from kofn.testing.engines import EngineChecks, EngineProbe, descendants, gone
 
 pytestmark = [
@@ -247,6 +249,25 @@ class TestDaskEngine:
         plain = address.replace("tls", "tcp")
         with pytest.raises(EngineUnavailable, match="none answered"):
             kofn.connect("dask", address=plain)
+
+    def test_workers_connections_are_encrypted_as_dask_s_own_are(
+        self, probe: EngineProbe, engine: Turn, running: str
+    ) -> None:
+        encryption, worker, token = engine.encryption, engine.workers[0], b"token"
+        assert encryption is not None
+        build = Build(open_node, (token, "another machine", encryption.find))
+        engine.put(worker, "node", build)
+        address = Address(*probe.value(probe.submit(worker, reached)))
+        stranger = Node(token, listen=False, same_host=False)
+        ours = Node(token, listen=False, same_host=False, keys=encryption.master)
+        for number, node in enumerate((stranger, ours)):
+            node.send(address, {"k": "value"}, np.array([number]))
+        assert probe.value(probe.submit(worker, hears, 1)) == [1]
+        until(lambda: not stranger._links, "the end of one that has no keys")
+        stranger.close()
+        ours.close()
+        with DaskEngine(1, address=running) as plain:
+            assert plain.encryption is None  # as that cluster is
 
     def test_keys_of_own_processes_are_for_the_user_alone(self, engine: Turn) -> None:
         directory = Path(engine.engine.security.tls_client_key).parent

@@ -397,7 +397,7 @@ def test_no_running_cluster(monkeypatch: pytest.MonkeyPatch, last: str | None) -
 
 def test_a_ray_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "__version__", "2.9.3")
-    with pytest.raises(EngineUnavailable, match=r"Ray 2\.40 or later; 2\.9\.3 is installed"):
+    with pytest.raises(EngineUnavailable, match=r"Ray 2\.52 or later; 2\.9\.3 is installed"):
         kofn.connect("ray")
 
 

@@ -155,7 +155,8 @@ def test_recorded_timings_that_are_no_archive_of_numbers_are_refused(tmp_path: P
         np.savez(path, run=table)
         with pytest.raises(BadInput, match=r"are numbers|of numbers|are arrays"):
             read_timings(path)
-    np.savez(path, **{"run_load1.2.3": np.ones((2, 3))})
+    tables: dict[str, Any] = {"run_load1.2.3": np.ones((2, 3))}
+    np.savez(path, **tables)
     assert read_timings(path)["run_load1.2.3"].loads == (1.0,)
 
 

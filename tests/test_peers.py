@@ -6,10 +6,12 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +31,7 @@ from kofn.engines.local import LocalEngine
 from kofn.engines.virtual import VirtualEngine
 from kofn.exchange import Exchange, ExchangeLayout
 from kofn.model import Command, Lost, Reply, Send, Task, Tick
-from kofn.peers import Address, Node
+from kofn.peers import Address, Keys, Node, read_keys
 from kofn.peers.blobs import PIECE, Blobs
 from kofn.peers.place import in_order, own_addresses
 from kofn.peers.relay import LARGE, Ticket, Unreached, fetch, lay
@@ -61,9 +63,46 @@ def power(A: Floats, rounds: int) -> Floats:
 # Nodes.
 
 
+@pytest.fixture(scope="module")
+def make_keys(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Keys]:
+    """Make a certificate that is its own authority, and keys of it."""
+    pytest.importorskip("cryptography", reason="kofn[dask] is not installed")
+    x509: Any = import_module("cryptography.x509")
+    hazmat: Any = import_module("cryptography.hazmat.primitives.asymmetric.ec")
+    codes: Any = import_module("cryptography.hazmat.primitives.serialization")
+    hashes: Any = import_module("cryptography.hazmat.primitives.hashes")
+
+    def make() -> Keys:
+        key = hazmat.generate_private_key(hazmat.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(name, name, key.public_key(), 1)
+        builder = builder.not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
+        certificate = builder.sign(key, hashes.SHA256()).public_bytes(codes.Encoding.PEM)
+        form = codes.PrivateFormat.PKCS8, codes.NoEncryption()
+        path = tmp_path_factory.mktemp("keys") / "both.pem"
+        path.write_bytes(certificate + key.private_bytes(codes.Encoding.PEM, *form))
+        return read_keys(str(path), str(path), str(path))
+
+    return make
+
+
+WAYS = ("machine", "tcp", "tls")
+
+
 @contextmanager
-def nodes(count: int, token: bytes = TOKEN, same_host: bool = False) -> Iterator[list[Node]]:
-    made = [Node(token, same_host=same_host) for _ in range(count)]
+def nodes_on(way: str, count: int, make_keys: Callable[[], Keys]) -> Iterator[list[Node]]:
+    """Nodes that reach each other by sockets of the machine, by TCP, or that encrypt it."""
+    keys = make_keys() if way == "tls" else None
+    with nodes(count, same_host=way == "machine", keys=keys) as made:
+        yield made
+
+
+@contextmanager
+def nodes(
+    count: int, token: bytes = TOKEN, same_host: bool = False, keys: Keys | None = None
+) -> Iterator[list[Node]]:
+    made = [Node(token, same_host=same_host, keys=keys) for _ in range(count)]
     try:
         yield made
     finally:
@@ -89,9 +128,9 @@ def fetched(node: Node, size: int) -> bytes:
     return bytes(data or b"")
 
 
-@pytest.mark.parametrize("same_host", [True, False])
-def test_frames_go_both_ways_in_order(same_host: bool) -> None:
-    with nodes(2, same_host=same_host) as (a, b):
+@pytest.mark.parametrize("way", WAYS)
+def test_frames_go_both_ways_in_order(way: str, make_keys: Callable[[], Keys]) -> None:
+    with nodes_on(way, 2, make_keys) as (a, b):
         values = np.arange(300_000.0)
         a.send(b.address, {"k": "x", "n": 1}, values)
         a.send(b.address, {"k": "x", "n": 2})
@@ -118,6 +157,58 @@ def test_what_proves_nothing_is_not_read_beyond_the_proof() -> None:
         with suppress(ConnectionError):
             assert raw.recv(100) == b""
         assert ours.take() == []
+
+
+def test_with_keys_who_has_the_token_alone_gets_nowhere(make_keys: Callable[[], Keys]) -> None:
+    ours = make_keys()
+    for keys in (None, make_keys()):
+        with nodes(2, keys=ours) as (a, b), nodes(1, keys=keys) as (stranger,):
+            stranger.send(a.address, {"k": "x"}, b"let me in")
+            a.send(stranger.address, {"k": "x"}, b"secret")
+            b.send(a.address, {"k": "x"}, b"on")
+            assert one_frame(a)[1] == b"on"
+            until(lambda: not (a._links or stranger._links), "the refusals")
+            assert a.take() == stranger.take() == []
+
+
+@contextmanager
+def overheard(node: Node) -> Iterator[tuple[Address, bytearray]]:
+    """An address at which a node is reached through one who listens, and what that one hears."""
+    heard, pipes = bytearray(), list[socket.socket]()
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                heard.extend(data)
+                target.sendall(data)
+
+    def accept() -> None:
+        with suppress(OSError):
+            near, _ = door.accept()
+            far = socket.create_connection((node.address.hosts[0], node.address.port))
+            pipes.extend((near, far))
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=pass_on, args=ends, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=accept, daemon=True).start()
+        yield node.address._replace(port=door.getsockname()[1]), heard
+        for pipe in pipes:
+            pipe.close()
+
+
+@pytest.mark.parametrize("way", ["tcp", "tls"])
+def test_who_listens_hears_what_is_not_encrypted_alone(
+    way: str, make_keys: Callable[[], Keys]
+) -> None:
+    secret = b"a vector of 256 KB" * 1000
+    with nodes_on(way, 2, make_keys) as (a, b), overheard(b) as (address, heard):
+        a.send(address, {"k": "header"}, secret)
+        assert one_frame(b)[1] == secret
+        b.offer("blob", secret)
+        a.fetch("blob", len(secret), address)
+        assert fetched(a, len(secret)) == secret
+        assert (b"vector" in heard, b"header" in heard) == (way == "tcp", way == "tcp")
 
 
 def test_a_node_that_is_another_one_is_not_taken_for_it() -> None:
@@ -150,10 +241,10 @@ def test_a_peer_that_was_gone_is_reached_again() -> None:
             assert one_frame(b)[1] == b"two"
 
 
-@pytest.mark.parametrize("same_host", [True, False])
-def test_a_blob_is_passed_on_while_it_comes(same_host: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_blob_is_passed_on_while_it_comes(way: str, make_keys: Callable[[], Keys]) -> None:
     data = np.random.default_rng(0).bytes(5 * PIECE + 17)
-    with nodes(3, same_host=same_host) as (a, b, c):
+    with nodes_on(way, 3, make_keys) as (a, b, c):
         c.fetch("blob", len(data), b.address)  # who has nothing yet
         b.fetch("blob", len(data), a.address)
         a.offer("blob", data)
@@ -204,10 +295,11 @@ def test_parts_that_leave_a_gap_or_come_twice_are_dropped() -> None:
     assert blobs["b"].have == 4  # type: ignore[union-attr]
 
 
-def test_nothing_is_left_of_a_node() -> None:
+@pytest.mark.parametrize("way", ["machine", "tls"])
+def test_nothing_is_left_of_a_node(way: str, make_keys: Callable[[], Keys]) -> None:
     before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     for _ in range(3):
-        with nodes(3, same_host=True) as (a, b, c):
+        with nodes_on(way, 3, make_keys) as (a, b, c):
             a.send(b.address, {"k": "x"}, b"1")
             c.send(b.address, {"k": "x"}, b"1")
             one_frame(b)
@@ -403,6 +495,16 @@ def passed_on(engine: Copying, X: kofn.CodedMatrix) -> bool:
     return engine.sent == before
 
 
+def test_with_peers_off_no_worker_connects_to_another() -> None:
+    engine = Apart(VirtualEngine(3))
+    engine.capabilities = replace(engine.capabilities, copies=True, exchange=True)
+    with kofn.connect(engine, peers=False) as cluster:
+        assert driver_of(cluster).engine is engine  # so it sends large operands itself
+        X = cluster.encode(np.eye(4), k=2)
+        with pytest.raises(kofn.CannotDo, match="opened with peers=False"):
+            X.iterate(same, np.ones(4), rounds=2)
+
+
 @pytest.mark.engine
 def test_large_operands_are_passed_on_and_right_whoever_leaves() -> None:
     A = np.random.default_rng(0).standard_normal((12, LARGE // 80 + 1))
@@ -497,7 +599,9 @@ class SimulatedNet:
         self.nodes: dict[str, SimulatedNode] = {}
         self.cut = False  # nothing arrives
 
-    def node(self, token: bytes, everywhere: bool = False) -> SimulatedNode:
+    def node(
+        self, token: bytes, everywhere: bool = False, keys: Keys | None = None
+    ) -> SimulatedNode:
         return SimulatedNode(self)
 
 

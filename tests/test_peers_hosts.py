@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,22 @@ def python(*words: str | Path) -> list[str | Path]:
     return [sys.executable, *words]
 
 
-def dask(hosts: Hosts, workers: str, each: int) -> tuple[str, list[subprocess.Popen[Any]]]:
-    """Start a scheduler on the first host, and so many workers on each of these."""
+def dask(
+    hosts: Hosts, workers: str, each: int, env: Mapping[str, str] | None = None
+) -> tuple[str, list[subprocess.Popen[Any]]]:
+    """Start a scheduler on the first host, and so many workers on each of these.
+
+    `env`: variables of theirs, the keys of TLS.
+    """
     pytest.importorskip("distributed", reason="kofn[dask] is not installed")
     first = next(iter(hosts))
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = ["dask", "scheduler", "--host", first.address, "--no-dashboard"]
-    first.start(command, **quiet)
-    where = f"tcp://{first.address}:8786"
+    kind = "tls" if env else "tcp"
+    first.start([*command, "--protocol", kind], env, **quiet)
+    where = f"{kind}://{first.address}:8786"
     worker = ["dask", "worker", where, "--nthreads", "1", "--no-dashboard", "--no-nanny"]
-    started = [hosts[letter].start(worker, **quiet) for letter in workers for _ in range(each)]
+    started = [hosts[letter].start(worker, env, **quiet) for letter in workers for _ in range(each)]
     return where, started
 
 
@@ -145,3 +152,55 @@ def test_a_large_operand_is_passed_on_dask(make_hosts: Make) -> None:
     # One copy; more where a worker of a busy machine waits for half a second and asks another one.
     assert found["least"] < 3 * copy
     assert found["bytes"]["one_by_one"] > 10 * copy
+
+
+LISTENS = """
+import socket, sys, threading
+heard = 0
+def listen():
+    global heard
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as wire:
+        print("listening", flush=True)
+        while True:
+            heard += bytes.fromhex(sys.argv[1]) in wire.recv(1 << 17)
+threading.Thread(target=listen, daemon=True).start()
+sys.stdin.read()
+print(heard)
+"""
+
+SENDS = """
+import sys, numpy as np, kofn
+number, where = float(sys.argv[1]), sys.argv[2]
+with kofn.connect("dask", address=where) as cluster:
+    X = cluster.encode(np.eye(300), k=2)
+    for _ in range(4):  # the first is sent by the engine, and opens the connections
+        assert np.allclose(X @ np.full((300, 200), number), number)
+    assert len(cluster._driver.engine._met) == 4
+    assert np.allclose(X.iterate(lambda y: y, np.full(300, number), rounds=20), number)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_on_the_wire_is_what_dask_s_own_connections_show(
+    kind: str, make_hosts: Make, tmp_path: Path
+) -> None:
+    keys: dict[str, str] = {}
+    if kind == "tls":
+        distributed: Any = pytest.importorskip("distributed", reason="kofn[dask] is not installed")
+        made = distributed.Security.temporary()
+        file = tmp_path / "tls.pem"
+        file.write_text(made.tls_ca_file + made.tls_client_key)
+        names = [f"{w}__{k}" for w in ("SCHEDULER", "WORKER", "CLIENT") for k in ("CERT", "KEY")]
+        names = [f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in (*names, "CA_FILE")]
+        keys = dict.fromkeys(names, str(file))
+    hosts = make_hosts("M", "A", "B", share=[tmp_path])
+    where, _ = dask(hosts, "AB", 2, keys)
+    hosts["M"].run(python("-c", READY, where, "4"), keys)
+    number = 1234.5678
+    pattern = struct.pack("<d", number) * 3
+    pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    listener = hosts["A"].start(python("-c", LISTENS, pattern.hex()), **pipe)
+    assert listener.stdout.readline() == "listening\n"
+    hosts["M"].run(python("-c", SENDS, str(number), where), keys)
+    assert (int(listener.communicate(timeout=60)[0]) > 0) == (kind == "tcp")

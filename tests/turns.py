@@ -9,6 +9,7 @@ from typing import Any
 from kofn.engines.base import Engine
 from kofn.exchange import Exchange, ExchangeLayout
 from kofn.model import Dropped, Event, Failed, Lost, Reply, Task
+from kofn.peers import Encryption
 
 SPAN = 100_000  # rounds and tasks of one turn
 
@@ -31,6 +32,10 @@ class Turn(Engine):
     @property
     def workers(self) -> tuple[int, ...]:
         return self._engine.workers
+
+    @property
+    def encryption(self) -> Encryption | None:
+        return self._engine.encryption
 
     def now(self) -> float:
         return self._engine.now()

@@ -47,6 +47,7 @@ def connect(
     lost_after: float = float("inf"),
     keep: int | None = None,
     notices: str | Source | Iterable[str | Source] | None = None,
+    peers: bool = True,
     log: str | PathLike[str] | None = None,
 ) -> Cluster:
     """Open a cluster on an engine, given by name ("local", "virtual", …) or as an Engine.
@@ -60,8 +61,11 @@ def connect(
     (default: never; until then it is a straggler, and others do its work). `keep`: order another
     worker for each one that leaves, so that so many are live (docs/fleet.md). `notices`: where it
     is announced that machines will go: "aws", "gcp", "azure", "kubernetes", "slurm", "ray", "dask",
-    "auto" for whatever is there, or a list (default: nowhere; docs/fleet.md). `log`: a file for the
-    event log (docs/page.md).
+    "auto" for whatever is there, or a list (default: nowhere; docs/fleet.md). `peers`: whether
+    workers may connect to each other, over TCP between machines, for large operands and X.iterate;
+    encrypted where the engine's own connections are (SECURITY.md). False: operands are sent by the
+    engine, and iterate needs memory that workers share. `log`: a file for the event log
+    (docs/page.md).
     """
     sources = resolve(notices)
     count, planned, kept = chosen(workers, "connect", workers, 0.0, None)
@@ -88,7 +92,8 @@ def connect(
             f"keep={keep} needs an engine that can start workers; engine {engine.name!r} cannot, "
             f"as it was opened here. Leave keep out; workers that are started elsewhere still join."
         )
-    driver = RoundDriver(relaying(engine), wait, limit, lost_after, keep or 0)
+    used = relaying(engine) if peers else engine
+    driver = RoundDriver(used, wait, limit, lost_after, keep or 0, bool(peers))
     writer = None
     try:
         if log is not None:

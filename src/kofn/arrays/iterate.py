@@ -65,6 +65,11 @@ def iterate(
         plan = X._planner.plan(X.code, X._rows, 0)
         shape = ExchangeLayout(X.code.n, X._rows, len(w), w.dtype.str, X._values)
         exchange = engine.exchange(shape)
+        if exchange is None and not driver.peers:
+            raise CannotDo(
+                "X.iterate has workers connect to each other where they share no memory; this "
+                "cluster was opened with peers=False. Go round by round: w = f(X @ w)."
+            )
         if exchange is None:  # workers share no memory: by messages between them
             return mesh.iterate(X, loop, w, plan, on_round)
         count = Count(driver, exchange)

@@ -64,6 +64,8 @@ class _Run:
         self.began = self.driver.engine.now()
         self.key = f"mesh-{self.driver.next_task()}"
         self.token = secrets.token_bytes(32)
+        encryption = self.driver.engine.encryption
+        self.find = None if encryption is None else encryption.find
         self.count = Count(self.driver)
         self.listener = Listener(on_round, loop.report_every, self.count)
         self.laid = Laid(X, plan)
@@ -154,7 +156,8 @@ class _Run:
             if self.X._scales is not None:
                 with self.count.aside():
                     self.driver.put(worker, scales_key(self.key), self.X._scales)
-            self.driver.put(worker, self.key, Build(join, (self.token, self.everywhere)))
+            build = Build(join, (self.token, self.everywhere, self.find))
+            self.driver.put(worker, self.key, build)
             self.given.add(worker)
 
     def _supply(self, worker: int) -> None:

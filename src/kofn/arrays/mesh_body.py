@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..exchange import GATHER, REST, WORK
 from ..model import Piece, RowRange
-from ..peers import Address, Node, machine_name
+from ..peers import Address, FindKeys, Node, machine_name
 from ..rounds import epochs
 from ..rounds.lateness import Late
 from ..rounds.mesh import LATE, MeshPlan
@@ -77,9 +77,9 @@ def where(kept: Mapping[str, Any], operand: None) -> tuple[Piece, ...]:
     return (Piece(None, machine_name()),)
 
 
-def join(token: bytes, everywhere: bool) -> Member:
+def join(token: bytes, everywhere: bool, find: FindKeys | None) -> Member:
     """For a Build: open a node."""
-    return Member(Node(token, everywhere))
+    return Member(Node(token, everywhere, keys=None if find is None else find()))
 
 
 def status(kept: Mapping[str, Any], operand: None, key: str) -> tuple[Piece, ...]:

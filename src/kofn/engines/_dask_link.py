@@ -19,7 +19,8 @@ from uuid import uuid4
 
 from .. import __version__
 from ..errors import BadInput, EngineUnavailable
-from ._dask_worker import Connection, hold, install
+from ..peers.keys import Encryption
+from ._dask_worker import Connection, hold, install, keys_of, own_keys
 from ._launcher import FAILED, Launcher
 from .protocol import Message, WorkerDown, WorkerUp
 from .protocol.messages import AddBody, AddOperand
@@ -29,6 +30,7 @@ from .transport import Inbox
 distributed: Any = import_module("distributed")
 connect: Any = import_module("distributed.comm").connect
 
+ENCRYPTED = ("tls://", "wss://")  # addresses
 CONNECT = 10.0  # seconds to find the scheduler
 _ATTACH = 20.0  # seconds for a worker to answer
 _REACH = 5.0  # of these, seconds for it to be reached from here
@@ -110,6 +112,13 @@ class Link:
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._end.set)
             self._thread.join(10.0)
+
+    @property
+    def encryption(self) -> Encryption | None:
+        """How Dask's connections are encrypted."""
+        if not str(self._client.scheduler.address).startswith(ENCRYPTED):
+            return None
+        return Encryption(keys_of(self._client.security, "client"), own_keys)
 
     @property
     def trouble(self) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from .. import __version__
+from ..peers.keys import Keys
 from ._processes import where_pids_count
 from .memory import LARGE, Packed, pack, unpack
 from .protocol import NEVER, Cancel, Message, Values, WorkerProtocol, plain, typed
@@ -113,6 +114,20 @@ def hold(name: str) -> None:
             thread.join()
 
 
+_host = threading.local()  # in a session's thread: `worker`, the Dask worker that it is of
+
+
+def keys_of(security: Any, role: str) -> Keys:
+    """Return the keys that Dask itself uses in this role."""
+    sides = security.get_connection_args(role), security.get_listen_args(role)
+    return Keys(*(side["ssl_context"] for side in sides))
+
+
+def own_keys() -> Keys:
+    """Return those of the Dask worker whose session runs in this thread."""
+    return keys_of(_host.worker.security, "worker")
+
+
 class Session(Connection, Copies):
     """One master's use of this worker, and the thread that does `work`."""
 
@@ -142,7 +157,7 @@ class Session(Connection, Copies):
 
     def work(self) -> None:
         """Do what arrives, in order, until the end of the session."""
-        host = self.dask_worker
+        host = _host.worker = self.dask_worker
         protocol = WorkerProtocol(self, lambda: self.cancelled, lambda: self.emit, host)
         # As many BLAS threads as Dask gave the worker; set back for Dask's own tasks at the end.
         with contextlib.suppress(RuntimeError), threadpool_limits(self.facts["threads"]):

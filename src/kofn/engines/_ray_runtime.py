@@ -75,9 +75,9 @@ def enter(address: Any, workers: int | None) -> Session:
 
     Raises EngineUnavailable within 20 seconds when nothing answers at the address.
     """
-    if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 40):
+    if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 52):  # the first that asks for tokens
         raise EngineUnavailable(
-            f"engine 'ray' needs Ray 2.40 or later; {ray.__version__} is installed: pip install -U "
+            f"engine 'ray' needs Ray 2.52 or later; {ray.__version__} is installed: pip install -U "
             f"'kofn[ray]'."
         )
     if not isinstance(address, str | None):

@@ -15,6 +15,7 @@ import ray
 from threadpoolctl import threadpool_limits
 
 from .. import __version__
+from ..peers.keys import Keys, read_keys
 from ._processes import ONE_THREAD, Process, where_pids_count
 from .memory import contiguous, dumps
 from .protocol import NEVER, Message, Values, WorkerProtocol, plain, typed
@@ -67,6 +68,12 @@ def split(data: bytes, *beside: Any) -> tuple[int, list[Message]]:
     rest = iter(beside)
     number, plains = pickle.loads(data)
     return number, [typed(tuple(next(rest) if f is ... else f for f in p)) for p in plains]
+
+
+def own_keys() -> Keys:
+    """Return those of this process's Ray: the same variables say where they are, on any machine."""
+    files = (os.environ[f"RAY_TLS_{name}"] for name in ("SERVER_CERT", "SERVER_KEY", "CA_CERT"))
+    return read_keys(*files)
 
 
 class _WorkerValues(Values):

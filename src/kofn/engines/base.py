@@ -16,6 +16,7 @@ from ..errors import CannotDo, KofnError
 from ..exchange import Exchange, ExchangeLayout
 from ..model import Event, Room, Task
 from ..notices.base import Source
+from ..peers.keys import Encryption
 from ._processes import memory
 
 
@@ -152,6 +153,14 @@ class Engine(ABC):
         raise CannotDo(f"engine {self.name!r} has no machines to watch; leave notices= out.")
 
     @property
+    def encryption(self) -> Encryption | None:
+        """How this engine's connections are encrypted: workers' own (kofn.peers) are alike.
+
+        None: they are not.
+        """
+        return None
+
+    @property
     def traffic(self) -> int | None:
         """Bytes that went through the master so far, both ways; None where nobody counts."""
         return None
@@ -215,6 +224,7 @@ class Wrapped(Engine):
         return self.engine.events(timeout)
 
     workers = property(attrgetter("engine.workers"))
+    encryption = property(attrgetter("engine.encryption"))
     traffic = property(attrgetter("engine.traffic"))
     crowded = property(attrgetter("engine.crowded"))
     counters = _delegated("counters")

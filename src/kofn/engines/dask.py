@@ -16,6 +16,7 @@ from ..checks import whole
 from ..errors import BadInput, CannotDo, EngineUnavailable
 from ..interrupts import held, opened
 from ..model import Lost
+from ..peers.keys import Encryption
 from ._dask_worker import Connection, Copies
 from ._launcher import Launcher
 from ._processes import where_pids_count
@@ -192,6 +193,10 @@ class DaskEngine(TransportEngine):
                     self._gather(workers or 1, _COME)
                 else:
                     self._start(launcher, workers or os.cpu_count() or 1)
+
+    @property
+    def encryption(self) -> Encryption | None:
+        return self._transport.link.encryption
 
     def _start(self, launcher: Launcher, workers: int) -> None:
         from ._dask_launch import security

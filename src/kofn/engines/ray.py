@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import socket
 import sys
@@ -24,9 +25,10 @@ from ..errors import Closed, EngineUnavailable, OutOfResources
 from ..files import cause
 from ..interrupts import held, opened
 from ..model import Joined, Lost
+from ..peers.keys import Encryption
 from ._processes import Process, end, family, where_pids_count
 from ._ray_runtime import Machines, Session, enter
-from ._ray_worker import Packed, Worker, join, list_nodes, pack, split
+from ._ray_worker import Packed, Worker, join, list_nodes, own_keys, pack, split
 from .base import Capabilities
 from .protocol import Message, WorkerDown, WorkerUp
 from .protocol.messages import AddBody, AddOperand, Cancel
@@ -289,6 +291,11 @@ class RayEngine(TransportEngine):
             workers = whole(workers, "workers of RayEngine", 1, remedy=remedy)
         with held(), self._open(RayTransport(enter(address, workers))) as transport:
             self._start(transport, workers)
+
+    @property
+    def encryption(self) -> Encryption | None:
+        encrypted = os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true")
+        return Encryption(own_keys(), own_keys) if encrypted else None
 
     def _start(self, transport: RayTransport, workers: int | None) -> None:
         """Wait for the first workers, but not for long for machines that are down but listed."""

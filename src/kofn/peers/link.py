@@ -9,6 +9,7 @@ from collections import deque
 from itertools import islice, takewhile
 from typing import Any
 
+from .keys import Keys
 from .place import Address
 from .wire import Header, Reader, pack
 
@@ -27,12 +28,15 @@ class Link:
         self.hosts: list[Any] = []  # socket addresses still to be tried
         self.nonce = self.given = b""  # ours, and what the other has sent as its own
         self.proven = self.dead = self.writing = False
+        self.secured = False  # by TLS: only the node's thread may send and receive then
+        self._not_now: tuple[type[OSError], ...] = (BlockingIOError,)
         self.deadline = 0.0  # for the proof
         self.out: deque[tuple[memoryview, int | None]] = deque()  # with a descriptor, if any
         self.fds: deque[int] = deque()  # descriptors that have come
 
     def adopt(self, sock: socket.socket) -> None:
         """Use a socket."""
+        self.secured, self._not_now = False, (BlockingIOError,)
         self.sock, self.same_host = sock, sock.family != socket.AF_INET
         sock.setblocking(False)
         if not self.same_host:
@@ -40,6 +44,32 @@ class Link:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT)
+
+    def secure(self, keys: Keys) -> None:
+        """Encrypt all that follows; `shake_hands` comes next."""
+        import ssl  # it is loaded already where there are keys
+
+        sock, made = self.sock, self.address is not None
+        assert sock is not None
+        context = keys.connect if made else keys.accept
+        self.sock = context.wrap_socket(sock, server_side=not made, do_handshake_on_connect=False)
+        self.secured = True
+        self._not_now = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+    def shake_hands(self) -> bool:
+        """Go on with the handshake of TLS; whether it is over. OSError: the other is a stranger."""
+        sock: Any = self.sock
+        try:
+            sock.do_handshake()
+        except self._not_now:
+            return False
+        return True
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes have come that no selector knows of."""
+        sock: Any = self.sock
+        return self.secured and sock.pending() > 0
 
     def queue(self, header: Header, payload: Any, size: int, fd: int | None) -> None:
         """Have a frame sent with `flush`, in order."""
@@ -54,7 +84,9 @@ class Link:
         try:
             while out:
                 view, fd = out[0]
-                if fd is not None:
+                if self.secured:
+                    sent = sock.send(view)
+                elif fd is not None:
                     sent = socket.send_fds(sock, [view], [fd])
                     out[0] = view, None
                     os.close(fd)
@@ -68,15 +100,24 @@ class Link:
                         break
                     sent -= len(view)
                     out.popleft()
-        except BlockingIOError:
+        except self._not_now:
             pass
 
-    def fill(self) -> int:
-        """Receive some of what the reader awaits; returns how many bytes, 0 at the end."""
+    def fill(self) -> int | None:
+        """Receive some of what the reader awaits; returns how many bytes, 0 at the end.
+
+        None: nothing has come.
+        """
         assert self.sock is not None
+        try:
+            return self._fill(self.sock)
+        except self._not_now:
+            return None
+
+    def _fill(self, sock: socket.socket) -> int:
         if not self.same_host:
-            return self.sock.recv_into(self.reader.target)
-        count, rights, _, _ = self.sock.recvmsg_into([self.reader.target], _RIGHTS)
+            return sock.recv_into(self.reader.target)
+        count, rights, _, _ = sock.recvmsg_into([self.reader.target], _RIGHTS)
         for level, kind, data in rights:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors = array("i")

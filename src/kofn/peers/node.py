@@ -14,6 +14,7 @@ from threading import Condition, Thread, current_thread
 from typing import Any
 
 from .blobs import DATA, HAVE, MAP, PUSH, WANT, Blobs, Part, copied
+from .keys import Keys
 from .link import Link
 from .place import LOOPBACK, Address, in_order, machine_name, own_addresses, socket_name
 from .wire import NONCE, PROOF, Frame, Header, NotOurs, Reader, check, proof
@@ -28,13 +29,18 @@ class Node:
 
     `everywhere`: listen on all addresses of this machine, not on the loopback alone. `listen`:
     whether at all; the master only connects. `same_host`: whether nodes of this machine may be
-    reached in a shorter way.
+    reached in a shorter way. `keys`: connections over TCP are encrypted, and others refused.
     """
 
     def __init__(
-        self, token: bytes, everywhere: bool = False, listen: bool = True, same_host: bool = True
+        self,
+        token: bytes,
+        everywhere: bool = False,
+        listen: bool = True,
+        same_host: bool = True,
+        keys: Keys | None = None,
     ) -> None:
-        self._token, self.id = token, secrets.token_hex(8)
+        self._token, self._keys, self.id = token, keys, secrets.token_hex(8)
         self._mine = own_addresses() if everywhere or not listen else (LOOPBACK,)
         self.machine = machine_name() if same_host else ""
         self._blobs, self._inbox = Blobs(), list[Frame]()
@@ -187,7 +193,8 @@ class Node:
         link.queue(header, payload, size, fd)
         self.sent += size
         if link.proven and not link.writing:
-            self._flush(link)
+            if not link.secured:
+                self._flush(link)
             if link.out:
                 self._new.append(link)
                 self._notify_thread()
@@ -321,6 +328,9 @@ class Node:
         if link.sock is None:
             return
         try:
+            if link.secured and not link.proven:
+                self._secure(link)
+                return
             if events & selectors.EVENT_WRITE:
                 with self._changed:
                     self._flush(link)
@@ -336,13 +346,14 @@ class Node:
                 self._next_host(link)
 
     def _receive(self, link: Link) -> None:
-        for _ in range(64):  # then others have their turn
+        turns = 64  # then others have theirs
+        while turns > 0 or link.pending:
+            turns -= 1
             sock = link.sock
             if sock is None or link.dead:
                 return
-            try:
-                count = link.fill()
-            except BlockingIOError:
+            count = link.fill()
+            if count is None:
                 return
             if not count:
                 raise ConnectionResetError
@@ -356,6 +367,8 @@ class Node:
                 given = link.reader.filled(count)
                 if isinstance(given, bytes):
                     self._prove(link, given)
+                    if link.secured and not link.proven:
+                        return
 
     def _prove(self, link: Link, given: bytes) -> None:
         """Go on with the handshake; `given` is what was awaited."""
@@ -374,6 +387,22 @@ class Node:
             return
         else:
             check(given, proof(token, b"acceptor", link.nonce, link.given, link.address.id))
+        if self._keys is None or link.same_host:
+            self._begin(link)
+            return
+        self._selector.unregister(sock)
+        link.secure(self._keys)
+        assert link.sock is not None
+        self._selector.register(link.sock, selectors.EVENT_READ, link)
+        self._secure(link)
+
+    def _secure(self, link: Link) -> None:
+        """Go on with TLS. A flight of it fits into the buffer of a socket that has sent nothing."""
+        if link.shake_hands():
+            self._begin(link)
+
+    def _begin(self, link: Link) -> None:
+        """Exchange frames from now on."""
         link.reader.frames()
         with self._changed:
             link.proven = True

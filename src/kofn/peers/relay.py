@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..model import Body, Last, Piece
 from .kept import Kept
+from .keys import FindKeys
 from .node import Node
 from .place import Address, machine_name
 
@@ -54,9 +55,9 @@ class Ticket(NamedTuple):
 # At a worker.
 
 
-def open_node(token: bytes, master: str) -> Kept:
+def open_node(token: bytes, master: str, find: FindKeys | None) -> Kept:
     """For a Build. On the master's machine nobody else needs to reach it."""
-    return Kept(token, everywhere=machine_name() != master)
+    return Kept(token, machine_name() != master, None if find is None else find())
 
 
 def hello(kept: Mapping[str, Any], operand: None, key: str) -> tuple[Piece, ...]:

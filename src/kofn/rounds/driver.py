@@ -53,7 +53,7 @@ class RoundDriver:
     `wait`: seconds to wait for joiners below the threshold. `limit`: seconds to wait in silence
     for workers that are live. `lost_after`: a worker that owes an answer and says nothing for so
     many seconds is given up: ended, and from then on lost. `keep`: so many workers are to be live,
-    and others are ordered for those that leave.
+    and others are ordered for those that leave. `peers`: whether workers may connect to each other.
 
     Engines know one caller. Whoever holds `lock` is it; other threads have what they want done
     by that one (`call`), or by themselves when nobody is at it. It is held from `next_round` to
@@ -65,8 +65,15 @@ class RoundDriver:
     """
 
     def __init__(
-        self, engine: Engine, wait: float, limit: float, lost_after: float, keep: int = 0
+        self,
+        engine: Engine,
+        wait: float,
+        limit: float,
+        lost_after: float,
+        keep: int = 0,
+        peers: bool = True,
     ) -> None:
+        self.peers = peers
         self.engine, self.wait, self.limit, self.lost_after = engine, wait, limit, lost_after
         self.closed, self.lock, self.keeper = False, interrupts.Lock(), Keeper(keep)
         self.roster, self.trust, self._resting = Roster(engine.workers), Trust(), resting(engine)

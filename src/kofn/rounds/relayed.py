@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engines.base import Engine, Wrapped
 from ..model import Build, Dropped, Event, Failed, Lost, Reply, Stored, Task
-from ..peers import Address, Node
+from ..peers import Address, FindKeys, Node
 from ..peers.blobs import PIECE
 from ..peers.relay import (
     FEWEST,
@@ -45,6 +45,7 @@ class Relaying(Wrapped):
         self._tasks = engine.counters()[1]
         self._key, self._token = f"relay-{next(self._tasks)}", secrets.token_bytes(32)
         self._node: Node | None = None
+        self._find: FindKeys | None = None
         self._asked: dict[int, int] = {}  # tasks that ask for an address, and whom
         self._met: dict[int, Address] = {}
         self._bodies: dict[int, Relayed] = {}  # by the id of what they hold
@@ -97,13 +98,14 @@ class Relaying(Wrapped):
     def _begin(self, round: int, operand: Any) -> bool:
         """Pass an operand on, if there is a worker that can."""
         if self._node is None:
-            self._node = Node(self._token, listen=False)
+            keys, self._find = self.engine.encryption or (None, None)
+            self._node = Node(self._token, listen=False, keys=keys)
             weakref.finalize(self, self._node.close)
         node = self._node
         asked = set(self._asked.values())
         for worker in self.workers:
             if worker not in self._met and worker not in asked:
-                build = Build(open_node, (self._token, node.machine))
+                build = Build(open_node, (self._token, node.machine, self._find))
                 task = Task(next(self._tasks), round, worker, hello, (self._key,))
                 self.engine.put(worker, self._key, build)
                 self.engine.submit(task)

@@ -12,7 +12,8 @@ import pytest
 from ..errors import BadInput
 from ..exchange import ExchangeLayout
 from ..model import Build, Failed, Stored, Update
-from ..peers import Kept
+from ..peers import Address, Node
+from ..peers.relay import open_node
 from ._bodies import (
     append,
     calls,
@@ -323,15 +324,21 @@ class ValueChecks:
         assert probe.value(probe.submit(engine.workers[0], echo, 5)) == (5,)
 
     def _reach_each_other(self, probe: EngineProbe) -> None:
-        """Without memory that they share, workers connect to each other."""
+        """Without memory that they share, workers connect to each other, by the engine's keys."""
         engine = probe.engine
+        keys, find = engine.encryption or (None, None)
         for worker in engine.workers:
-            engine.put(worker, "node", Build(Kept, (b"token",)))
+            build = Build(open_node, (b"token", "another machine", find))
+            engine.put(worker, "node", build)
         addresses = [probe.value(probe.submit(worker, reached)) for worker in engine.workers]
         last = engine.workers[-1]
         for worker in engine.workers[:-1]:
             probe.value(probe.submit(worker, calls, addresses[-1], worker))
-        assert sorted(probe.value(probe.submit(last, hears, 3))) == list(engine.workers[:-1])
+        # The master's reaches it as from another machine: by TCP, encrypted where there are keys.
+        node = Node(b"token", listen=False, same_host=False, keys=keys)
+        node.send(Address(*addresses[-1]), {"k": "value"}, np.array([last]))
+        assert sorted(probe.value(probe.submit(last, hears, 4))) == list(engine.workers)
+        node.close()
         engine.forget("node")
         assert "kofn-peers" not in probe.value(probe.submit(last, thread_names))
 
