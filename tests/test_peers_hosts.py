@@ -200,7 +200,7 @@ def test_on_the_wire_is_what_dask_s_own_connections_show(
     number = 1234.5678
     pattern = struct.pack("<d", number) * 3
     pipe: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    listener = hosts["A"].start(python("-c", LISTENS, pattern.hex()), **pipe)
+    listener: Any = hosts["A"].start(python("-c", LISTENS, pattern.hex()), **pipe)
     assert listener.stdout.readline() == "listening\n"
     hosts["M"].run(python("-c", SENDS, str(number), where), keys)
     assert (int(listener.communicate(timeout=60)[0]) > 0) == (kind == "tcp")
