@@ -5,20 +5,26 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import random
-import resource
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from bodies import (
+    PAGES,
+    busy,
+    dies,
+    draws,
+    large_pieces,
+    leaves_a_child,
+    maps,
+    temporaries,
+)
 from support import until
 
 import kofn
@@ -27,56 +33,12 @@ from kofn.engines import _wire as wire
 from kofn.engines import memory
 from kofn.engines.local import LocalEngine
 from kofn.errors import BadInput, Closed
-from kofn.model import Joined, Lost, Piece, Reply, Stored, Task
+from kofn.model import Joined, Lost, Reply, Stored, Task
 from kofn.testing._bodies import echo, measure, steps
 from kofn.testing.engines import EngineProbe, descendants, gone
 from kofn.testing.faults import Faults
 
 pytestmark = pytest.mark.engine
-
-
-def busy(kept: Any, operand: Any) -> Iterator[Piece]:
-    began = time.process_time()
-    while time.process_time() < began + 0.01:
-        pass
-    yield Piece(None, time.process_time() - began)
-
-
-def draws(kept: Any, operand: Any) -> Iterator[Piece]:
-    yield Piece(None, (float(np.random.random()), random.random()))  # noqa: NPY002
-
-
-def maps(kept: Any, operand: Any) -> Iterator[Piece]:
-    yield Piece(None, Path("/proc/self/maps").read_text().count("memfd:kofn"))
-
-
-PAGES = (512 << 10) // resource.getpagesize()
-
-
-def temporaries(kept: Any, operand: Any) -> Iterator[Piece]:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(40):
-        first = np.ones(64 << 10)  # of PAGES pages
-        _ = first * 2.0 + np.ones(64 << 10)
-    yield Piece(None, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-
-def leaves_a_child(kept: Any, operand: Any) -> Iterator[Piece]:
-    pid = os.fork()  # holds every descriptor of the worker open
-    if pid == 0:
-        signal.pause()
-        os._exit(0)
-    yield Piece(None, pid)
-
-
-def dies(kept: Any, operand: Any) -> Iterator[Piece]:
-    yield Piece("before", np.ones(50_000))
-    os._exit(3)
-
-
-def large_pieces(kept: Any, operand: Any, pieces: int) -> Iterator[Piece]:
-    for i in range(pieces):
-        yield Piece(i, np.full(100_000, float(i)))
 
 
 class TestOwnPromises:

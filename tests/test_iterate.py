@@ -19,6 +19,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from acting import Acting
+from bodies import same
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -40,10 +41,6 @@ from kofn.rounds.iterate import IterateRound
 EXAMPLES = Path(__file__).parent.parent / "examples"
 Floats = NDArray[np.float64]
 pagerank = runpy.run_path(str(EXAMPLES / "pagerank.py"))
-
-
-def same(y: Floats) -> Floats:
-    return y
 
 
 def unit(y: Floats) -> Floats:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from bodies import same
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -43,10 +44,6 @@ from kofn.testing.engines import EngineProbe
 
 Floats = NDArray[np.float64]
 TOKEN = b"0123456789abcdef"
-
-
-def same(y: Floats) -> Floats:
-    return y
 
 
 def rotation(rng: np.random.Generator, size: int) -> Floats:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from bodies import gaussian, gaussians
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -34,16 +35,6 @@ CODES: tuple[Any, ...] = (
     DenseMDS(k=3),
     kofn.Uncoded(),
 )
-
-
-def gaussian(part: Floats, x: Floats) -> Floats:
-    """One term: the Gaussian kernel of a row (1, d) and inputs (b, d)."""
-    return np.asarray(np.exp(-((part - x) ** 2).sum(axis=1)))
-
-
-def gaussians(rows: Floats, x: Floats) -> Floats:
-    """The same for rows (E, d): (E, b)."""
-    return np.asarray(np.exp(-((rows[:, None, :] - x) ** 2).sum(axis=2)))
 
 
 @pytest.mark.engine

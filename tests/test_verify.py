@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from bodies import gradient
 from numpy.typing import NDArray
 from support import LOCAL, driver_of, seeds, until
 
@@ -636,11 +637,6 @@ def test_simulated_time_without_values_takes_the_options_too() -> None:
 
 
 # Sums.
-
-
-def gradient(part: Any, w: Floats) -> Floats:
-    A, b = part
-    return np.asarray(A.T @ (A @ w - b))
 
 
 def many(stack: Any, w: Floats) -> tuple[Floats, Floats]:
