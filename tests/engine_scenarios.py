@@ -136,7 +136,12 @@ def killed_ones_are_replaced(make: Make, workers: int) -> None:
     killing = Killing(make(workers), workers)
     with kofn.connect(killing, keep=workers, wait=120.0) as cluster:
         X = cluster.encode(A, k=(workers + 1) // 2)
-        while killing.left or len(cluster.workers) < workers:
+        # The last one that was killed counts as live until its loss is known.
+        while (
+            killing.left
+            or len(cluster.workers) < workers
+            or not {*cluster.workers}.isdisjoint(killing.killed)
+        ):
             check(X, A)
         assert len(cluster.workers) == workers
         assert max(cluster.workers) == 2 * workers - 1
