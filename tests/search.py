@@ -431,6 +431,7 @@ class World:
             how = "interrupted"
         except kofn.KofnError as error:
             how = type(error).__name__
+            self.note("error", how)
             self._true(error, work, engine.lies - lies)
         else:
             must(
@@ -438,6 +439,9 @@ class World:
                 "an interrupt comes out of the work that it struck",
             )
         self.tally.ended[how] += 1
+
+    def note(self, what: str, *values: Any) -> None:
+        """Hear what the user was given; see oracle.py."""
 
     def _true(self, error: kofn.KofnError, work: str, lies: int) -> None:
         """Look whether an error says what is."""
@@ -539,6 +543,7 @@ class World:
         )
         w = w.astype(self.dtype)
         found = Y @ w
+        self.note("product", found, Y.report)
         if not self.alone:  # another thread may update it: then before that, or after
             other = [self.A, self.coming]
             near = [A.T if flipped else A for A in (before, *other)]
@@ -561,6 +566,7 @@ class World:
 
     def _whole(self, dice: random.Random) -> None:
         found = self.X.toarray()
+        self.note("matrix", found)
         if self.values:
             # Decoded as a product with the unit vectors is, with what such a product promises.
             error, size = np.linalg.norm(found - self.A), np.linalg.norm(self.A)
@@ -634,6 +640,7 @@ class World:
                 )
             must(max(told, default=0) <= reached, "what was reached is not lost", told, reached)
             raise
+        self.note("iteration", found, self.X.report)
         must(told == sorted(set(told)), "rounds are told in order, once", told)
         must(self.X.report.extra["rounds"] == rounds, "all rounds are done", self.X.report.extra)
         if self.values:
@@ -652,6 +659,7 @@ class World:
         weights: Any = "plain" if part < 1.0 and disjoint else "covered"
         rate = {"audited": dice.choice((0.3, 1.0)), "lied to": 1.0}.get(self.script.otherwise, 0.0)
         found = self.parts.sum(fn, x, stop=stop, weights=weights, verify=rate)
+        self.note("sum", found.value, found.missing, found.covered, found.report)
         right = self.engine.liars.issuperset(found.report.wrong)
         must(right, "who was right is not accused", found.report)
         must(found.exact or part < 1.0, "a sum is exact unless less was asked for")
@@ -693,6 +701,7 @@ class World:
 
     def _took(self, ticket: Any, X: Array | None, Y: Array | None) -> None:
         found = ticket.result()
+        self.note("job", found, ticket.error_bound)
         if X is None or Y is None:
             return
         size = float(np.linalg.norm(X) * np.linalg.norm(Y))
