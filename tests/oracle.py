@@ -181,7 +181,8 @@ def in_order(lines: list[str]) -> list[str]:
     """The same, where what is forgotten together is sorted: its order has no meaning."""
     ordered: list[str] = []
     for forgets, together in groupby(lines, lambda line: line.startswith('["forget"')):
-        ordered += sorted(together) if forgets else together
+        group = list(together)
+        ordered += sorted(group) if forgets else group
     return ordered
 
 
